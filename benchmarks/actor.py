@@ -1,0 +1,124 @@
+"""The actor beside the bare environment: what is left of its speed when the network acts.
+
+    python -m benchmarks.actor [--lanes M] [--seconds S] [--json FILE]
+
+Both step ALE Breakout with the paper's adaptation in ale-py's vector environment, by turns. The
+bare environment is given random actions; the actor runs the standard dueling network on every
+observation, chooses epsilon-greedily, and gives Chunks with initial priorities. Nothing learns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measure import Contestant, confine, medians, parser, report, surroundings, table
+
+GAME = "ALE/Breakout-v5"
+
+
+class Bare:
+    """ale-py's AtariVectorEnv with random actions."""
+
+    def __init__(self, lanes: int, cores: int) -> None:
+        from ale_py.vector_env import AtariVectorEnv
+
+        self.lanes = lanes
+        self.games = AtariVectorEnv(
+            "breakout",
+            lanes,
+            num_threads=cores,
+            max_num_frames_per_episode=200_000,
+            full_action_space=True,
+            reward_clipping=False,
+            use_fire_reset=False,
+        )
+        self.games.reset(seed=0)
+        self.random = np.random.default_rng(0)
+
+    def turn(self) -> None:
+        self.games.step(self.random.integers(0, 18, self.lanes))
+
+    def round(self, seconds: float) -> dict[str, float]:
+        return _rate(self.turn, self.lanes, seconds)
+
+
+class Acting:
+    """lookfurther.actor.Actor in the source of Chunks that training uses."""
+
+    def __init__(self, lanes: int, cores: int) -> None:
+        import torch
+
+        from lookfurther import preset
+        from lookfurther.actor import Actor
+        from lookfurther.envs import make_envs
+        from lookfurther.networks import builder
+        from lookfurther.runtime.local import LocalSource
+
+        config = preset("apex-dqfd", env=GAME, actor__lanes=lanes)
+        envs = make_envs(GAME, config.environment, lanes, seed=0, threads=cores)
+        network = builder(config.network)(envs.spec)
+        self.lanes = lanes
+        self.source = LocalSource(envs, Actor(network, envs.spec, config, torch.device("cpu")))
+
+    def turn(self) -> None:
+        self.source.start()
+        self.source.collect()
+
+    def round(self, seconds: float) -> dict[str, float]:
+        return _rate(self.turn, self.lanes, seconds)
+
+
+def _rate(turn: Callable[[], None], lanes: int, seconds: float) -> dict[str, float]:
+    """Agent steps a second, after two turns that do not count."""
+    turn()
+    turn()
+    turns, start = 0, time.perf_counter()
+    while (spent := time.perf_counter() - start) < seconds:
+        turn()
+        turns += 1
+    return {"steps_per_second": turns * lanes / spent}
+
+
+def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """The figures of both, turn about."""
+    with ExitStack() as stack:
+        trials: dict[str, Contestant] = {}
+        for name, build in {"bare": Bare, "actor": Acting}.items():
+            trials[name] = Contestant(build, options.lanes, options.cores)
+            stack.enter_context(closing(trials[name]))
+            if trials[name].absent:
+                raise SystemExit(f"{name}: {trials[name].absent}")
+        rounds: dict[str, list] = {name: [] for name in trials}
+        for _ in range(options.rounds):
+            for name, trial in trials.items():
+                rounds[name].append(trial.call("round", options.seconds))
+    return {name: medians(r) | {"rounds": r} for name, r in rounds.items()}
+
+
+def main() -> None:
+    options = parser(__doc__.partition("\n")[0], seconds=5.0)
+    options.add_argument("--lanes", type=int, default=32)
+    options = options.parse_args()
+    confine(options.cores)
+    where = surroundings(["torch", "numpy", "ale-py"])
+    figures = measure(options)
+    rates = {name: f["steps_per_second"] for name, f in figures.items()}
+    result = {
+        "share_of_bare_environment": rates["actor"] / rates["bare"],
+        "lanes": options.lanes,
+        "contestants": figures,
+        "surroundings": where,
+    }
+    rows = [[name, rate, 4 * rate, rate / rates["bare"]] for name, rate in rates.items()]
+    text = table(["", "steps/s", "frames/s", "share of bare"], rows)
+    report(f"{GAME}, {options.lanes} lanes", result, text, options.json)
+
+
+if __name__ == "__main__":
+    main()

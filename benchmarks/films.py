@@ -1,0 +1,128 @@
+"""Made-up films of Atari's shape, every value known, and a check of batches against them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+BATCH, HORIZONS, STACK, SIDE, ACTIONS, GAMMA = 256, (1, 10), 4, 84, 18, 0.999
+PIXELS = SIDE * SIDE
+
+
+class Transitions(NamedTuple):
+    """A batch, or what one step of all lanes adds: rows of whole transitions."""
+
+    x: Any  # [B, 4, 84, 84] uint8
+    a: Any  # [B]
+    r: Any  # [B] n-step rewards
+    discount: Any  # [B] 0 where x' is terminal
+    x_next: Any  # [B, 4, 84, 84] uint8
+
+
+class Moment(NamedTuple):
+    """One step of all lanes as a vector environment gives it, and as whole transitions."""
+
+    x: np.ndarray  # [m, 4, 84, 84]
+    action: np.ndarray  # [m]
+    reward: np.ndarray  # [m]
+    first: np.ndarray  # [m] bool
+    terminal: np.ndarray  # [m] bool: x is terminal, no transition starts here
+    ends: np.ndarray  # [m] bool: the action leads to a terminal observation
+    rows: Transitions  # those that start here, all of horizon 1, then all of horizon 10
+    priority: np.ndarray  # [m, 2]
+
+
+class Film:
+    """`lanes` films whose every value follows from lane and time; planes carry their own number."""
+
+    def __init__(self, lanes: int, seed: int = 0) -> None:
+        self.lanes = lanes
+        self.random = np.random.default_rng(seed)
+        self.noise = self.random.integers(0, 256, (512, PIXELS), dtype=np.uint8)
+        self.lane = np.arange(lanes)
+
+    def length(self, lane: np.ndarray) -> np.ndarray:
+        """Slots of the lane's episodes; the last is terminal."""
+        return 200 + 7 * lane
+
+    def plane(self, lane: np.ndarray, t: np.ndarray) -> np.ndarray:
+        """[..., 7056] noise whose first eight pixels spell 1 + t * lanes + lane."""
+        number = t * self.lanes + lane
+        planes = self.noise[number % len(self.noise)]
+        planes[..., :8] = (number + 1).astype("<i8")[..., None].view(np.uint8)
+        return planes
+
+    def observation(self, lane: np.ndarray, t: np.ndarray) -> np.ndarray:
+        """[n, 4, 84, 84], blank before the episode's start."""
+        age = t % self.length(lane)
+        back = np.arange(STACK - 1, -1, -1)
+        planes = self.plane(lane[:, None], t[:, None] - back)
+        planes[back > age[:, None]] = 0
+        return planes.reshape(-1, STACK, SIDE, SIDE)
+
+    def reward(self, lane: np.ndarray, t: np.ndarray) -> np.ndarray:
+        return ((7 * t + lane) % 5 - 2).astype(np.float32)
+
+    def action(self, lane: np.ndarray, t: np.ndarray) -> np.ndarray:
+        return (t + lane) % ACTIONS
+
+    def outcome(self, lane: np.ndarray, t: np.ndarray, n: int) -> tuple[np.ndarray, ...]:
+        """n-step reward, discount and steps taken from times t that are not terminal."""
+        left = self.length(lane) - 1 - t % self.length(lane)
+        steps, j = np.minimum(n, left), np.arange(n)
+        rewards = self.reward(lane[:, None], t[:, None] + j) * (j < steps[:, None])
+        discount = np.where(steps == left, 0.0, GAMMA**steps)
+        return (rewards * GAMMA**j).sum(-1), discount, steps
+
+    def transitions(self, lane: np.ndarray, t: np.ndarray, n: int) -> Transitions:
+        r, discount, steps = self.outcome(lane, t, n)
+        x, x_next = self.observation(lane, t), self.observation(lane, t + steps)
+        return Transitions(x, self.action(lane, t), r, discount, x_next)
+
+    def moment(self, time: int) -> Moment:
+        """Step `time` of all lanes."""
+        lane, t = self.lane, np.full(self.lanes, time)
+        age, last = t % self.length(lane), self.length(lane) - 1
+        on = age < last
+        halves = [self.transitions(lane[on], t[on], n) for n in HORIZONS]
+        return Moment(
+            self.observation(lane, t),
+            self.action(lane, t),
+            np.where(on, self.reward(lane, t), np.float32(0)),
+            age == 0,
+            age == last,
+            age == last - 1,
+            Transitions(*map(np.concatenate, zip(*halves, strict=True))),
+            self.random.lognormal(0, 1, (self.lanes, len(HORIZONS))).astype(np.float32),
+        )
+
+    def check(self, batch: Transitions, newest: int) -> None:
+        """Fail unless all items are transitions of the films, about half of each horizon."""
+        x, a, r, discount, x_next = (np.asarray(part) for part in batch)
+        assert x.shape == x_next.shape == (BATCH, STACK, SIDE, SIDE)
+        assert x.dtype == x_next.dtype == np.uint8
+        number = x[:, -1].reshape(BATCH, -1)[:, :8].copy().view("<i8")[:, 0] - 1
+        lane, t = number % self.lanes, number // self.lanes
+        known = t + max(HORIZONS) <= newest  # tianshou cuts horizons short at a film's newest end
+        assert known.mean() > 0.9
+        assert (a.reshape(-1) == self.action(lane, t)).all()
+        self._same(x, lane, t)
+        fits = []
+        for n in HORIZONS:
+            wanted_r, wanted_discount, steps = self.outcome(lane, t, n)
+            fit = np.isclose(r.reshape(-1), wanted_r, atol=1e-4)
+            fit &= np.isclose(discount.reshape(-1), wanted_discount)
+            fits.append(fit & known)
+            on = fit & known & (wanted_discount > 0)
+            number = x_next[on, -1].reshape(on.sum(), -1)[:, :8].copy().view("<i8")[:, 0] - 1
+            fits[-1][on] &= number == (t[on] + steps[on]) * self.lanes + lane[on]
+            on &= fits[-1]
+            self._same(x_next[on], lane[on], t[on] + steps[on])
+        assert (fits[0] | fits[1])[known].all()
+        assert 0.3 < fits[0][known].mean() < 0.7
+
+    def _same(self, x: np.ndarray, lane: np.ndarray, t: np.ndarray) -> None:
+        """Compare stacks where they are whole; peers differ in what they put before an episode."""
+        whole = t % self.length(lane) >= STACK - 1
+        assert np.array_equal(x[whole], self.observation(lane[whole], t[whole]))

@@ -1,0 +1,181 @@
+"""Prioritized replay beside cpprb, tianshou and TorchRL: the same films in, the same batches out.
+
+    python -m benchmarks.replay [--steps N] [--seconds S] [--json FILE]
+
+Every contestant is fed `lanes` films of 84 x 84 planes, one step of all lanes a call, and gives
+batches of 256 items, half of horizon 1 and half of horizon 10, assembled: x and x' as uint8
+[256, 4, 84, 84], actions, n-step rewards, discounts and weights. A batch of each is compared with
+the films pixel by pixel before anything is timed. What the peers are spared: those that store
+whole transitions (cpprb, TorchRL; two rows a step, one of each horizon) are handed them ready,
+so stacking and n-step sums cost them nothing; tianshou keeps one priority a step and takes
+horizon 1 for one half of a batch and horizon 10 for the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from typing import Any
+
+import numpy as np
+
+from benchmarks.buffers import CONTESTANTS, Buffer
+from benchmarks.films import BATCH, HORIZONS, PIXELS, STACK, Film, Moment
+from benchmarks.measure import (
+    Contestant,
+    available_memory,
+    confine,
+    medians,
+    parser,
+    report,
+    resident,
+    surroundings,
+    table,
+)
+
+ROW = 2 * len(HORIZONS) * STACK * PIXELS  # bytes of a step as two whole transitions
+
+
+class Trial:
+    """One contestant, filled, checked and ready for rounds; lives in a process of its own."""
+
+    def __init__(self, build: Callable[[int, int], Buffer], steps: int, lanes: int) -> None:
+        self.film, self.time, self.steps = Film(lanes), 0, steps
+        self._warm(build(16 * lanes, lanes))
+        before = resident()
+        self.buffer = build(steps, lanes)
+        for _ in range(steps // lanes):
+            self.buffer.add(self._next())
+        self.resident = resident() - before
+        for _ in range(10):
+            batch, weight, item = self.buffer.sample()
+            assert len(weight) == BATCH
+            self.film.check(batch, self.time - 1)
+            self.buffer.update(item, self._priorities())
+
+    def bytes_per_step(self) -> dict[str, float]:
+        return {
+            "bytes_per_step": self.buffer.bytes / self.steps,
+            "resident_bytes_per_step": self.resident / self.steps,
+        }
+
+    def round(self, seconds: float) -> dict[str, float]:
+        """Rates of adding for a quarter of the time, then of sampling and updating."""
+        adds, adding = 0, 0.0
+        while adding < seconds / 4:
+            moments = [self._next() for _ in range(16)]
+            start = time.perf_counter()
+            for moment in moments:
+                self.buffer.add(moment)
+            adding += time.perf_counter() - start
+            adds += len(moments) * self.film.lanes
+        batches, sampling, updating = 0, 0.0, 0.0
+        while sampling + updating < seconds * 3 / 4:
+            priority = self._priorities()
+            start = time.perf_counter()
+            _, _, item = self.buffer.sample()
+            middle = time.perf_counter()
+            self.buffer.update(item, priority)
+            sampling += middle - start
+            updating += time.perf_counter() - middle
+            batches += 1
+        return {
+            "adds_per_second": adds / adding,
+            "samples_per_second": BATCH * batches / sampling,
+            "updates_per_second": BATCH * batches / updating,
+            "seconds_per_batch": (sampling + updating) / batches,
+        }
+
+    def _warm(self, buffer: Buffer) -> None:
+        """Use a small one first, so that resident memory grows by the buffer, not by its code."""
+        for t in range(32):
+            buffer.add(self.film.moment(t))
+        buffer.update(buffer.sample()[2], self._priorities())
+
+    def _next(self) -> Moment:
+        self.time += 1
+        return self.film.moment(self.time - 1)
+
+    def _priorities(self) -> np.ndarray:
+        return self.film.random.lognormal(0, 1, BATCH).astype(np.float32)
+
+
+def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Figures of every contestant: all are built, then take turns round by round."""
+    need = options.steps * (2 * ROW + 2 * PIXELS) + 4 * 2**30
+    if need > available_memory():
+        sys.exit(f"{options.steps} steps need {need / 2**30:.0f} GiB of memory: use fewer --steps")
+    with ExitStack() as stack:
+        trials: dict[str, Contestant] = {}
+        figures: dict[str, dict[str, Any]] = {}
+        for name, build in CONTESTANTS.items():
+            trial = Contestant(Trial, build, options.steps, options.lanes)
+            stack.enter_context(closing(trial))
+            if trial.absent:
+                figures[name] = {"absent": trial.absent}
+            else:
+                trials[name] = trial
+        rounds: dict[str, list] = {name: [] for name in trials}
+        for _ in range(options.rounds):
+            for name, trial in trials.items():
+                rounds[name].append(trial.call("round", options.seconds))
+        for name, trial in trials.items():
+            size = trial.call("bytes_per_step")
+            figures[name] = medians(rounds[name]) | size | {"rounds": rounds[name]}
+    return {name: figures[name] for name in CONTESTANTS}
+
+
+def main() -> None:
+    options = parser(__doc__.partition("\n")[0], seconds=2.0)
+    options.add_argument("--steps", type=int, default=50_000, help="steps stored by each")
+    options.add_argument("--lanes", type=int, default=32)
+    options = options.parse_args()
+    confine(options.cores)
+    where = surroundings(["torch", "numpy", "cpprb", "tianshou", "torchrl"])
+    figures = measure(options)
+    peers = [
+        f["seconds_per_batch"] for n, f in figures.items() if n != "lookfurther" and "rounds" in f
+    ]
+    if not peers and not options.allow_missing:
+        sys.exit("no peer is installed: pip install cpprb tianshou torchrl, or --allow-missing")
+    ours = figures["lookfurther"]
+    result = {
+        "speedup_over_fastest_peer": min(peers) / ours["seconds_per_batch"] if peers else None,
+        "bytes_per_step": ours["bytes_per_step"],
+        "steps": options.steps,
+        "lanes": options.lanes,
+        "contestants": figures,
+        "surroundings": where,
+    }
+    report(f"Prioritized replay of {options.steps:,} steps", result, _table(figures), options.json)
+
+
+def _table(figures: dict[str, dict[str, Any]]) -> str:
+    header = [
+        "",
+        "adds/s",
+        "samples/s",
+        "updates/s",
+        "ms/batch",
+        "times ours",
+        "bytes/step",
+        "resident",
+    ]
+    ours = figures["lookfurther"]["seconds_per_batch"]
+    rows = []
+    for name, f in figures.items():
+        if "absent" in f:
+            rows.append([f"{name} absent: {f['absent'][:60]}", *[""] * 7])
+            continue
+        rates = [f["adds_per_second"], f["samples_per_second"], f["updates_per_second"]]
+        batch = f["seconds_per_batch"]
+        size = [f["bytes_per_step"], f["resident_bytes_per_step"]]
+        rows.append([name, *rates, batch * 1e3, batch / ours, *size])
+    return table(header, rows)
+
+
+if __name__ == "__main__":
+    main()

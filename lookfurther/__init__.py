@@ -1,0 +1,56 @@
+"""Learning to act from a handful of demonstrations plus reward: Ape-X DQfD.
+
+    from lookfurther import Agent, preset, train
+
+    summary = train(preset("no-demos", "small", env="CartPole-v1"))
+    agent = Agent.load(summary.folder)
+    actions = agent.act(observations)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lookfurther.agent import Agent
+    from lookfurther.config import Config, replace
+    from lookfurther.errors import LookFurtherError
+    from lookfurther.evaluation import evaluate
+    from lookfurther.presets import preset
+    from lookfurther.runtime.loop import Summary
+    from lookfurther.runtime.training import train
+    from lookfurther.types import Spec
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Agent": "lookfurther.agent",
+    "Config": "lookfurther.config",
+    "LookFurtherError": "lookfurther.errors",
+    "Spec": "lookfurther.types",
+    "Summary": "lookfurther.runtime.loop",
+    "evaluate": "lookfurther.evaluation",
+    "preset": "lookfurther.presets",
+    "replace": "lookfurther.config",
+    "train": "lookfurther.runtime.training",
+}
+
+__all__ = [
+    "Agent",
+    "Config",
+    "LookFurtherError",
+    "Spec",
+    "Summary",
+    "evaluate",
+    "preset",
+    "replace",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: `lookfurther --help` must not wait for torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lookfurther' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,65 @@
+"""A trained agent: weights and what they see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from lookfurther.config import Config, from_dict
+from lookfurther.errors import CheckpointError
+from lookfurther.exploration import epsilon_greedy
+from lookfurther.networks import Builder, builder
+from lookfurther.runtime import checkpoint
+from lookfurther.types import Spec
+
+
+class Agent:
+    """Acts on observations as `spec` describes them."""
+
+    def __init__(self, network: nn.Module, spec: Spec, config: Config) -> None:
+        self.network, self.spec, self.config = network.eval(), spec, config
+        self.generator = torch.Generator().manual_seed(config.run.seed)
+
+    @classmethod
+    def load(cls, path: str | Path, network: Builder | None = None) -> Agent:
+        """From a run folder (its newest valid checkpoint) or from one checkpoint.
+
+        `network` is the builder given to `train`, where one was.
+        """
+        path = Path(path)
+        if (path / "manifest.json").exists():
+            saved = checkpoint.load(path)
+        else:
+            saved, _ = checkpoint.newest(path / "checkpoints")
+            if saved is None:
+                raise CheckpointError(f"{path} holds no checkpoint")
+        config = from_dict(saved.facts["config"])
+        spec = Spec.from_dict(saved.facts["spec"])
+        module = (network or builder(config.network))(spec)
+        try:
+            module.load_state_dict(saved.files["weights"])
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise CheckpointError(f"{path} does not fit this network: {reason}") from None
+        return cls(module, spec, config)
+
+    @torch.no_grad()
+    def values(self, observations: np.ndarray) -> np.ndarray:
+        """f(x, a) [m, A], in the transformed space, of observations [m, *spec.observation]."""
+        return self.network(torch.from_numpy(observations)).float().numpy()
+
+    def act(self, observations: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
+        """Actions [m] for observations [m, *spec.observation], or one action for a single one."""
+        observations = np.asarray(observations, dtype=self.spec.dtype)
+        if observations.shape == self.spec.observation:
+            return self.act(observations[None], epsilon)[0]
+        if observations.shape[1:] != self.spec.observation:
+            raise ValueError(
+                f"observations must have shape (m, {', '.join(map(str, self.spec.observation))}),"
+                f" not {observations.shape}"
+            )
+        q = torch.from_numpy(self.values(observations))
+        return epsilon_greedy(q, torch.full((len(q),), epsilon), self.generator).numpy()

@@ -1,0 +1,92 @@
+"""Demonstrations in memory, and the film the expert replay is filled with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lookfurther.errors import DemonstrationError
+from lookfurther.types import BEST, END, FIRST, TERMINAL, TRUNCATED, Chunk, Spec
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One demonstrated episode of T steps, as training sees it."""
+
+    planes: np.ndarray  # [T + 1, *spec.plane]: the newest plane of each observation
+    actions: np.ndarray  # [T] int64
+    rewards: np.ndarray  # [T] float32, raw
+    terminal: bool  # False: cut off, so the last observation has a value
+    seed: int | None = None  # what the environment was reset with, where known
+
+    @property
+    def score(self) -> float:
+        """The undiscounted return."""
+        return float(self.rewards.astype(np.float64).sum())
+
+    def __len__(self) -> int:
+        """Steps."""
+        return len(self.actions)
+
+
+def best(episodes: Sequence[Episode]) -> int:
+    """Index of the episode with the highest return: the one L_IM imitates (Sec. 3.4)."""
+    return max(range(len(episodes)), key=lambda i: episodes[i].score)
+
+
+def check(episodes: Sequence[Episode], spec: Spec, source: str) -> None:
+    """Refuse what cannot be demonstrations of `spec`, naming episode and field."""
+    if not episodes:
+        raise DemonstrationError(f"{source} holds no episodes")
+    for i, episode in enumerate(episodes):
+        steps = len(episode)
+        faults = {
+            "no steps": steps == 0,
+            f"planes {episode.planes.shape[1:]}, but {spec.env} shows {spec.plane}": (
+                episode.planes.shape[1:] != spec.plane
+            ),
+            f"planes of type {episode.planes.dtype}, not {spec.dtype}": (
+                str(episode.planes.dtype) != spec.dtype
+            ),
+            f"{len(episode.planes)} planes for {steps} actions": len(episode.planes) != steps + 1,
+            f"{len(episode.rewards)} rewards for {steps} actions": len(episode.rewards) != steps,
+            "a reward that is not finite": not np.isfinite(episode.rewards).all(),
+            "a plane value that is not finite": not np.isfinite(episode.planes).all(),
+            f"an action outside 0 ... {spec.actions - 1}": bool(
+                ((episode.actions < 0) | (episode.actions >= spec.actions)).any()
+            ),
+        }
+        for fault, holds in faults.items():
+            if holds:
+                raise DemonstrationError(f"{source}, episode {i}: {fault}")
+
+
+def film(episodes: Sequence[Episode], lag: int, horizons: int) -> Chunk:
+    """All episodes one after another as one lane, every item samplable at priority 1.
+
+    `lag` blank slots close the film: a slot's priorities travel so many slots behind it.
+    """
+    chosen = best(episodes)
+    planes, actions, rewards, marks = [], [], [], []
+    for i, episode in enumerate(episodes):
+        mark = np.full(len(episode) + 1, BEST if i == chosen else 0, np.uint8)
+        mark[0] |= FIRST
+        mark[-1] |= TERMINAL if episode.terminal else TRUNCATED
+        planes.append(episode.planes)
+        actions.append(np.append(episode.actions, 0))  # no action follows the last observation
+        rewards.append(np.append(episode.rewards, 0))
+        marks.append(mark)
+    mark = np.concatenate([*marks, np.full(lag, END, np.uint8)])
+    alive = (mark & END) == 0
+    priority = np.append(np.zeros(lag), alive[:-lag]).astype(np.float32)
+    blank = np.zeros((lag, *episodes[0].planes.shape[1:]), episodes[0].planes.dtype)
+    return Chunk(
+        plane=np.concatenate([*planes, blank])[:, None],
+        action=np.concatenate([*actions, np.zeros(lag)]).astype(np.int64)[:, None],
+        reward=np.concatenate([*rewards, np.zeros(lag)]).astype(np.float32)[:, None],
+        mark=mark[:, None],
+        priority=np.repeat(priority[:, None, None], horizons, -1),
+        forget=np.zeros(1, np.int64),
+    )

@@ -1,0 +1,96 @@
+"""Environments behind one interface: m lanes stepped together, whatever is inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from lookfurther.config import Environment
+from lookfurther.envs.atari import Atari
+from lookfurther.envs.blueprint import Blueprint, find
+from lookfurther.envs.lanes import Lanes
+from lookfurther.envs.workers import Workers
+from lookfurther.types import Spec, Step
+
+
+class Envs(Protocol):
+    """m environments with next-step autoreset; the arrays of a Step are never written again.
+
+    `send` and `recv` alternate, and `state` belongs after a `recv`. After an end the next action
+    of that lane is ignored, and its answer is the first observation of the next episode.
+    """
+
+    @property
+    def spec(self) -> Spec: ...
+
+    @property
+    def lanes(self) -> int: ...
+
+    @property
+    def dropped_episodes(self) -> int:
+        """Episodes cut short by a fault, to be forgotten."""
+        ...
+
+    @property
+    def restarts(self) -> int:
+        """Environments rebuilt after an exception."""
+        ...
+
+    def reset(self) -> Step:
+        """Open a new episode in every lane."""
+        ...
+
+    def send(self, actions: np.ndarray) -> None:
+        """Give each lane its action, int [m]; returns at once where environments step elsewhere."""
+        ...
+
+    def recv(self) -> Step:
+        """What followed the actions sent."""
+        ...
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What `restore` needs to take up the episodes in flight."""
+        ...
+
+    def restore(self, state: dict[str, np.ndarray]) -> tuple[Step, np.ndarray]:
+        """The Step of the time of `state`, and bool [m]: which lanes truly go on from it.
+
+        The other lanes have begun a new episode.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of environments, processes and memory; may be called twice."""
+        ...
+
+
+def make_envs(
+    env: str | Callable[[], gymnasium.Env],
+    environment: Environment,
+    lanes: int,
+    seed: int,
+    threads: int,
+) -> Envs:
+    """m lanes of an environment id, or of what a function without arguments builds."""
+    source = find(env) if isinstance(env, str) else env
+    if isinstance(source, EnvSpec) and source.namespace == "ALE":
+        return Atari(source, environment, lanes, seed, threads)
+    blueprint = Blueprint(source, environment)
+    if environment.processes:
+        return Workers(blueprint, lanes, seed)
+    return Lanes(blueprint, range(lanes), seed)
+
+
+def describe(env: str | Callable[[], gymnasium.Env], environment: Environment) -> Spec:
+    """What the lanes of `make_envs` will show and accept; builds one environment to see."""
+    source = find(env) if isinstance(env, str) else env
+    if isinstance(source, EnvSpec) and source.namespace == "ALE":
+        envs = Atari(source, environment, lanes=1, seed=0, threads=1)
+    else:
+        envs = Lanes(Blueprint(source, environment), range(1), seed=0)
+    envs.close()
+    return envs.spec

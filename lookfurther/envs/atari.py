@@ -1,0 +1,98 @@
+"""Atari games, ale-py's vector environment pinned to the paper (Sec. 4 and Table 5)."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from lookfurther.config import Environment
+from lookfurther.errors import ConfigError
+from lookfurther.types import Spec, Step
+
+if TYPE_CHECKING:
+    from ale_py.vector_env import AtariVectorEnv
+
+SIDE = 84  # pixels of a grey frame
+
+
+class Atari:
+    """m games stepped by ale-py's own threads. The emulators' states cannot be taken out."""
+
+    dropped_episodes = 0
+    restarts = 0
+
+    def __init__(
+        self, game: EnvSpec, environment: Environment, lanes: int, seed: int, threads: int
+    ) -> None:
+        if environment.wrappers:
+            raise ConfigError(f"environment.wrappers do not fit {game.id}: Atari is adapted here")
+        stack = environment.stack or 4
+        self._games = _games(game.kwargs["game"], environment, lanes, stack, threads)
+        # ale-py would seed the lanes seed, seed + 1, ...: neighbouring runs would share games.
+        states = np.random.SeedSequence(seed).generate_state(lanes)
+        self._seeds: np.ndarray | None = (states >> 1).astype(np.int32)
+        self._ended = np.zeros(lanes, bool)
+        self.lanes = lanes
+        actions = int(self._games.single_action_space.n)  # type: ignore[attr-defined]
+        self.spec = Spec(game.id, (1, SIDE, SIDE), stack, "uint8", actions, 255.0)
+
+    def reset(self) -> Step:
+        observation, _ = self._games.reset(seed=self._seeds)
+        self._seeds = None  # a second reset opens other episodes, not the first ones again
+        self._ended = np.zeros(self.lanes, bool)
+        none = np.zeros(self.lanes, bool)
+        reward = np.zeros(self.lanes, np.float32)
+        return Step(observation, reward, none, none, np.ones(self.lanes, bool), none)
+
+    def send(self, actions: np.ndarray) -> None:
+        self._games.send(np.asarray(actions, np.int64))
+
+    def recv(self) -> Step:
+        # Each answer comes in memory of its own: nothing to copy.
+        observation, reward, terminal, truncated, _ = self._games.recv()
+        first, self._ended = self._ended, terminal | truncated
+        truncated = truncated & ~terminal
+        dropped = np.zeros(self.lanes, bool)
+        return Step(observation, reward.astype(np.float32), terminal, truncated, first, dropped)
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def restore(self, state: dict[str, np.ndarray]) -> tuple[Step, np.ndarray]:
+        return self.reset(), np.zeros(self.lanes, bool)
+
+    def close(self) -> None:
+        with contextlib.suppress(AttributeError):  # closed before
+            del self._games  # ale-py stops its threads when the last reference goes, not on close()
+
+
+def _games(
+    rom: str, environment: Environment, lanes: int, stack: int, threads: int
+) -> AtariVectorEnv:
+    """ale-py's vector environment with every setting that differs from the paper spelt out."""
+    from ale_py.vector_env import AtariVectorEnv  # an optional extra
+    from gymnasium.vector import AutoresetMode
+
+    steps = environment.cap_unit == "steps"
+    return AtariVectorEnv(
+        rom,
+        lanes,
+        num_threads=threads,
+        max_num_frames_per_episode=environment.cap * (environment.repeat if steps else 1),
+        repeat_action_probability=environment.sticky,
+        full_action_space=environment.full_actions,
+        autoreset_mode=AutoresetMode.NEXT_STEP,
+        img_height=SIDE,
+        img_width=SIDE,
+        grayscale=True,
+        stack_num=stack,
+        frameskip=environment.repeat,
+        maxpool=True,
+        noop_max=environment.noops,
+        episodic_life=False,
+        reward_clipping=False,
+        use_fire_reset=False,
+    )

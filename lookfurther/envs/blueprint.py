@@ -1,0 +1,132 @@
+"""Finding and building Gymnasium environments, and what we make of their spaces."""
+
+from __future__ import annotations
+
+import importlib
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Box, Discrete
+
+from lookfurther.config import Environment
+from lookfurther.errors import ConfigError, EnvironmentFault
+from lookfurther.types import Spec
+
+# Families of ids, the module that registers them and our extra that installs it.
+FAMILIES = {
+    "ALE/": ("ale_py", "atari"),
+    "MiniGrid-": ("minigrid", "minigrid"),
+    "BabyAI-": ("minigrid", "minigrid"),
+}
+
+
+def find(env: str) -> EnvSpec:
+    """The registered environment of an id; `module:id` imports the module that registers it."""
+    module, _, name = env.rpartition(":")
+    extra = ""
+    for prefix, family in FAMILIES.items():
+        if name.startswith(prefix):
+            module, extra = family
+    try:
+        if module:
+            importlib.import_module(module)
+        spec = gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        raise ConfigError(f"env {env!r}: {error}") from None
+    except ImportError as error:
+        if extra:
+            raise EnvironmentFault(f"{name} needs {module}: install lookfurther[{extra}]") from None
+        raise ConfigError(f"env {env!r}: {error}") from None
+    if spec.entry_point == "ale_py.env:AtariEnv" and spec.namespace != "ALE":
+        raise ConfigError(f"env {env!r} is an old name of an Atari game: use its ALE/...-v5 id")
+    return spec
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What it takes to build one environment, in this process or another."""
+
+    source: EnvSpec | Callable[[], gymnasium.Env]
+    environment: Environment
+
+    def name(self, env: gymnasium.Env | None = None) -> str:
+        """The id, or the name of the function that builds `env`, or `env`'s own."""
+        if isinstance(self.source, EnvSpec):
+            return self.source.id
+        name = getattr(self.source, "__name__", "")
+        if env is None or name.isidentifier():
+            return name or repr(self.source)
+        return env.spec.id if env.spec else type(env.unwrapped).__name__
+
+    def build(self) -> gymnasium.Env:
+        """A new environment, wrapped as asked."""
+        if isinstance(self.source, EnvSpec):
+            # Gymnasium's checker lets through what we refuse, and costs more than our checks.
+            env = gymnasium.make(self.source, disable_env_checker=True)
+        else:
+            env = self.source()
+        if not isinstance(env, gymnasium.Env):
+            raise ConfigError(f"{self.name()} must give a gymnasium.Env, not {type(env).__name__}")
+        for wrapper in self.environment.wrappers:
+            env = _load(wrapper)(env)
+        return env
+
+    def spec(self, env: gymnasium.Env) -> Spec:
+        """How `env` looks after our adaptation, or a ConfigError that says why it cannot be."""
+        name, actions, box = self.name(env), env.action_space, env.observation_space
+        if not isinstance(actions, Discrete):
+            raise ConfigError(
+                f"{name}: its actions are {_short(actions)}, and only Discrete ones can be"
+                " learned: wrap it, for example --environment.wrappers your_module:DiscreteActions"
+            )
+        if not isinstance(box, Box):
+            raise ConfigError(
+                f"{name}: its observations are {_short(box)}, not a Box: wrap it, for example"
+                " --environment.wrappers gymnasium.wrappers:FlattenObservation"
+            )
+        plane, dtype, high = self._plane(name, box)
+        stack = self.environment.stack or 1
+        return Spec(name, plane, stack, dtype, int(actions.n), high)
+
+    def _plane(self, name: str, box: Box) -> tuple[tuple[int, ...], str, float]:
+        """Shape, dtype and largest value of one plane."""
+        shape = box.shape
+        if len(shape) == 1:
+            return shape, "float32", 1.0
+        if len(shape) == 2:
+            shape = (1, *shape)
+        elif len(shape) != 3:
+            raise ConfigError(
+                f"{name}: its observations are {_short(box)}, neither a vector nor an image:"
+                " wrap it, for example --environment.wrappers gymnasium.wrappers:FlattenObservation"
+            )
+        elif self.environment.layout == "hwc":
+            shape = (shape[2], *shape[:2])
+        if box.dtype is not None and box.dtype.kind == "f":
+            return shape, "float32", 1.0
+        low, high = float(box.low.min()), float(box.high.max())
+        if low < 0 or high > 255:
+            raise ConfigError(
+                f"{name}: its images hold integers of {low:.0f} to {high:.0f}, and only 0 to"
+                " 255 can be kept: declare those bounds, or give floats"
+            )
+        return shape, "uint8", max(high, 1.0)
+
+
+def _load(name: str) -> Callable[[gymnasium.Env], gymnasium.Env]:
+    """The wrapper a `module:Class` names."""
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"environment.wrappers: no {name!r} ({error}); write it as module:Class"
+        ) from None
+
+
+def _short(space: Any) -> str:
+    return textwrap.shorten(str(space), 100)

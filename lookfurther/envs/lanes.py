@@ -1,0 +1,247 @@
+"""Gymnasium environments stepped one after another, each watched for faults."""
+
+from __future__ import annotations
+
+import contextlib
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from lookfurther.envs.blueprint import Blueprint
+from lookfurther.errors import CheckpointError, ConfigError, EnvironmentFault, LookFurtherError
+from lookfurther.types import Spec, Step
+
+# What one lane answers: plane, reward, terminal, truncated, first, dropped (see types.Step).
+Answer = tuple[np.ndarray, float, bool, bool, bool, bool]
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+class NotFinite(Exception):
+    """A reward or an observation that is infinite or not a number."""
+
+
+class Lane:
+    """One environment, its episodes and its faults."""
+
+    def __init__(self, blueprint: Blueprint, index: int, seed: int) -> None:
+        self._blueprint, self._index, self._seed = blueprint, index, seed
+        self._env: gymnasium.Env | None = None
+        self.spec: Spec | None = None
+        self.episode = -1
+        self.actions: list[int] = []  # of the episode so far
+        self.over = True
+        self.dropped_episodes = 0
+        self.restarts = 0
+        self._failures = 0  # without a good step between them
+
+    def open(self) -> gymnasium.Env:
+        """The environment, built if there is none."""
+        while self._env is None:
+            try:
+                env = self._blueprint.build()
+                self._adopt(env)
+                self._env = env
+            except Exception as error:
+                self._fail(error)
+        return self._env
+
+    def begin(self, dropped: bool = False) -> Answer:
+        """Open episode k, with a seed that depends only on the run's, the lane's number and k."""
+        while True:
+            self.episode += 1
+            self.actions = []
+            try:
+                seed = np.random.SeedSequence((self._seed, self._index, self.episode))
+                observation, _ = self.open().reset(seed=int(seed.generate_state(1)[0]))
+                plane = self._plane(observation)
+            except Exception as error:
+                self._fail(error)
+            else:
+                self.over = False
+                return plane, 0.0, False, False, True, dropped
+
+    def step(self, action: int) -> Answer:
+        """Answer an action; after an end, open the next episode instead."""
+        if self.over:
+            return self.begin()
+        self.actions.append(action)
+        try:
+            result = self.open().step(action + self._start)
+            observation, reward, terminal, truncated, _ = result
+            plane, reward = self._plane(observation), float(reward)
+            if not -LARGEST <= reward <= LARGEST:
+                raise NotFinite(f"the reward is {reward}")
+        except Exception as error:
+            self._fail(error)
+            self.dropped_episodes += 1
+            return self.begin(dropped=True)
+        self._failures = 0
+        self.over = bool(terminal or truncated)
+        return plane, reward, bool(terminal), bool(truncated and not terminal), False, False
+
+    def close(self) -> None:
+        # What fails to close has failed before and is thrown away.
+        with contextlib.suppress(Exception):
+            if self._env is not None:
+                self._env.close()
+        self._env = None
+
+    def _adopt(self, env: gymnasium.Env) -> None:
+        """Learn the spaces of the environment; a rebuilt one must have kept them."""
+        spec = self._blueprint.spec(env)
+        if self.spec is not None and spec != self.spec:
+            raise EnvironmentFault(f"{self._where()}: built anew it is {spec}, before {self.spec}")
+        self.spec = spec
+        box: Any = env.observation_space
+        self._shape, self._dtype = box.shape, box.dtype
+        self._floats = box.dtype.kind == "f"
+        self._hwc = len(box.shape) == 3 and self._blueprint.environment.layout == "hwc"
+        self._start = int(env.action_space.start)  # type: ignore[attr-defined]
+
+    def _plane(self, observation: Any) -> np.ndarray:
+        """The observation as a plane, or as what NumPy will broadcast to one."""
+        plane = np.asarray(observation)
+        if plane.shape != self._shape or plane.dtype != self._dtype:
+            raise EnvironmentFault(
+                f"{self._where()}: the observation is {plane.dtype} {plane.shape},"
+                f" but the space says {self._dtype} {self._shape}: make the two agree"
+            )
+        if self._floats:
+            plane = plane.astype(np.float32, copy=False)
+            if np.count_nonzero(np.isfinite(plane)) != plane.size:
+                raise NotFinite("the observation holds a value that is not finite")
+        return plane.transpose(2, 0, 1) if self._hwc else plane
+
+    def _fail(self, error: Exception) -> None:
+        """Throw the environment away, or raise where that is not allowed or has not helped."""
+        if isinstance(error, LookFurtherError):
+            raise error
+        environment = self._blueprint.environment
+        if isinstance(error, NotFinite) and environment.on_fault == "stop":
+            raise EnvironmentFault(
+                f"{self._where()}: {error}; --environment.on_fault drop forgets such episodes"
+            ) from None
+        self._failures += 1
+        if self._failures >= environment.max_failures:
+            raise EnvironmentFault(
+                f"{self._where()}: failure {self._failures} in a row, the last is "
+                + textwrap.shorten(f"{type(error).__name__}: {error}", 300)
+            ) from error
+        self.close()
+        self.restarts += 1
+
+    def _where(self) -> str:
+        name = self.spec.env if self.spec else self._blueprint.name()
+        place = f"{name}, lane {self._index}"
+        if self.episode < 0:
+            return f"{place}, when built"
+        return f"{place}, episode {self.episode}, step {len(self.actions)}"
+
+
+class Lanes:
+    """A block of environments stepped in this process; `numbers` are their lanes in the run."""
+
+    def __init__(self, blueprint: Blueprint, numbers: Sequence[int], seed: int) -> None:
+        self._block = [Lane(blueprint, number, seed) for number in numbers]
+        self.lanes = len(self._block)
+        built = {id(lane.open().unwrapped) for lane in self._block}
+        if len(built) < self.lanes:
+            raise ConfigError(f"{blueprint.name()} must build a new environment at every call")
+        spec = self._block[0].spec
+        assert spec is not None
+        self.spec = spec
+        self._step = blank(spec, self.lanes)
+        self._actions: list[int] = []
+
+    @property
+    def dropped_episodes(self) -> int:
+        return sum(lane.dropped_episodes for lane in self._block)
+
+    @property
+    def restarts(self) -> int:
+        return sum(lane.restarts for lane in self._block)
+
+    def reset(self) -> Step:
+        self._step = blank(self.spec, self.lanes)
+        for i, lane in enumerate(self._block):
+            self._put(i, lane.begin())
+        return self._step
+
+    def send(self, actions: np.ndarray) -> None:
+        self._actions = actions.tolist()
+
+    def recv(self) -> Step:
+        self._step = Step(*(x.copy() for x in self._step))
+        for i, (lane, action) in enumerate(zip(self._block, self._actions, strict=True)):
+            self._put(i, lane.step(action))
+        return self._step
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The current Step, and what leads to it: each lane's episode and the actions taken."""
+        return self._step._asdict() | {
+            "episode": np.array([lane.episode for lane in self._block], np.int64),
+            "length": np.array([len(lane.actions) for lane in self._block], np.int64),
+            "action": np.array([a for lane in self._block for a in lane.actions], np.int64),
+        }
+
+    def restore(self, state: dict[str, np.ndarray]) -> tuple[Step, np.ndarray]:
+        """Replay every episode in flight from its seed; go on where the last Step is the same."""
+        held = len(state["episode"])
+        if held != self.lanes:
+            raise CheckpointError(f"the checkpoint holds {held} lanes, this run has {self.lanes}")
+        self._step = blank(self.spec, self.lanes)
+        actions = np.split(state["action"], np.cumsum(state["length"])[:-1])
+        same = np.zeros(self.lanes, bool)
+        for i, lane in enumerate(self._block):
+            same[i] = self._replay(i, int(state["episode"][i]), actions[i].tolist(), state)
+            if same[i]:
+                self._step.dropped[i] = state["dropped"][i]
+            else:
+                self._put(i, lane.begin())
+        return self._step, same
+
+    def close(self) -> None:
+        for lane in self._block:
+            lane.close()
+
+    def _put(self, i: int, answer: Answer) -> None:
+        """Write lane i's answer into the current Step, its plane as the newest of the stack."""
+        plane, *rest = answer
+        step, channels = self._step, self.spec.plane[0]
+        step.reward[i], step.terminal[i], step.truncated[i], step.first[i], step.dropped[i] = rest
+        stack = step.observation[i]
+        if self.spec.stack > 1:
+            stack[:-channels] = 0 if step.first[i] else stack[channels:]
+        stack[-channels:] = plane
+
+    def _replay(self, i: int, episode: int, actions: list[int], state: dict) -> bool:
+        """Play an episode again; False where it breaks off or does not end as it did."""
+        lane = self._block[i]
+        lane.episode = episode - 1
+        self._put(i, lane.begin())
+        for action in actions:
+            if lane.episode != episode:
+                return False
+            self._put(i, lane.step(action))
+        fields = ("observation", "reward", "terminal", "truncated", "first")
+        return lane.episode == episode and all(
+            state[name][i].tobytes() == getattr(self._step, name)[i].tobytes() for name in fields
+        )
+
+
+def blank(spec: Spec, lanes: int) -> Step:
+    """A Step of zeros."""
+    flags = (np.zeros(lanes, bool) for _ in range(4))
+    observation = np.zeros((lanes, *spec.observation), spec.dtype)
+    return Step(observation, np.zeros(lanes, np.float32), *flags)
+
+
+def select(state: dict[str, np.ndarray], low: int, high: int) -> dict[str, np.ndarray]:
+    """The part of a state that concerns the lanes low ... high - 1."""
+    ends = np.concatenate([[0], np.cumsum(state["length"])])
+    part = {name: x[low:high] for name, x in state.items()}
+    return part | {"action": state["action"][ends[low] : ends[high]]}

@@ -1,0 +1,43 @@
+"""What can go wrong for a user, each with a message of one line that names the thing and the mend."""
+
+
+class LookFurtherError(Exception):
+    """Base of every error that is the user's to mend rather than ours."""
+
+    exit_code = 1
+
+
+class ConfigError(LookFurtherError):
+    """A setting that does not exist, or cannot hold."""
+
+    exit_code = 2
+
+
+class EnvironmentFault(LookFurtherError):
+    """An environment raised, changed its shapes or gave a value that is not finite."""
+
+    exit_code = 3
+
+
+class DemonstrationError(LookFurtherError):
+    """Demonstrations that are missing, broken or of another environment."""
+
+    exit_code = 4
+
+
+class CheckpointError(LookFurtherError):
+    """A checkpoint that is missing, cut or altered."""
+
+    exit_code = 5
+
+
+class TrainingDiverged(LookFurtherError):
+    """A loss or gradient that is not finite."""
+
+    exit_code = 6
+
+
+class RunLocked(LookFurtherError):
+    """Another process trains in the same run folder."""
+
+    exit_code = 7

@@ -1,0 +1,58 @@
+"""The paper's losses, one function each, per item: weighting and averaging are the objective's.
+
+Letters as in the paper: f is the network, theta the online and theta^(k-1) the target weights.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lookfurther.transforms import Transform
+
+
+def huber(x: Tensor) -> Tensor:
+    """L(x) = x^2 / 2 for |x| <= 1, |x| - 1/2 beyond (Sec. 3.1)."""
+    magnitude = x.abs()
+    return torch.where(magnitude <= 1, 0.5 * x.square(), magnitude - 0.5)
+
+
+def chosen(q: Tensor, a: Tensor) -> Tensor:
+    """f(x_i, a_i): of each row of q [B, A] the value of action a [B]."""
+    return q.gather(-1, a.unsqueeze(-1)).squeeze(-1)
+
+
+def double_q_action(q_next: Tensor) -> Tensor:
+    """a'_i = argmax_a f_theta(x'_i, a), chosen by the online network (Double DQN, Sec. 3.2)."""
+    return q_next.argmax(-1)
+
+
+def td_target(r: Tensor, discount: Tensor, q_next: Tensor, transform: Transform) -> Tensor:
+    """h(r' + gamma h^-1(f_theta^(k-1)(x', a'))), one sample of T_h f (Sec. 3.2)."""
+    return transform.h(r + discount * transform.h_inv(q_next))
+
+
+def td_loss(q_a: Tensor, target: Tensor) -> Tensor:
+    """L_TD per item: L(f_theta(x, a) - (T_h f)(x, a)), the target a constant (Sec. 3.2)."""
+    return huber(q_a - target.detach())
+
+
+def tc_loss(q_next_a: Tensor, target_q_next_a: Tensor, alive: Tensor) -> Tensor:
+    """L_TC per item: L(f_theta(x', a') - f_theta^(k-1)(x', a')) (Sec. 3.3).
+
+    The target network's value is a constant, and where x' is terminal (alive = 0) nothing is held.
+    """
+    return huber(q_next_a - target_q_next_a.detach()) * alive
+
+
+def im_loss(q: Tensor, a: Tensor, e: Tensor, margin: float) -> Tensor:
+    """L_IM per item: e (max_b [f(x, b) + lambda 1{b != a}] - f(x, a)) (Eq. 2, Sec. 3.4)."""
+    lifted = (q + margin).scatter(-1, a.unsqueeze(-1), chosen(q, a).unsqueeze(-1))
+    return e * (lifted.max(-1).values - chosen(q, a))
+
+
+def clip_by_global_norm(gradients: list[Tensor], limit: float) -> tuple[list[Tensor], Tensor]:
+    """g min(limit / |g|, 1) and |g|, the norm over all gradients together (Table 6)."""
+    norm = torch.stack([g.float().norm() for g in gradients]).norm()
+    scale = torch.clamp(limit / norm, max=1.0)
+    return [g * scale for g in gradients], norm

@@ -1,0 +1,72 @@
+"""Variants as data: a name, its place in the paper, and the settings that differ from the base."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from lookfurther.config import Config, replace
+from lookfurther.errors import ConfigError
+
+
+class Preset(NamedTuple):
+    """Overrides of the base configuration, in `config.replace`'s spelling."""
+
+    place: str
+    overrides: dict[str, Any]
+
+
+_NO_DEMOS: dict[str, Any] = {
+    "learner__agent_items": 256,
+    "learner__expert_items": 0,
+    "actor__ladder": "apex",
+}
+
+PRESETS: dict[str, Preset] = {
+    "apex-dqfd": Preset("Tables 1-4, Ape-X DQfD", {}),
+    "apex-dqfd-deeper": Preset(
+        "Tables 1-4, Ape-X DQfD (deeper)", {"network__name": "dueling-deeper"}
+    ),
+    "no-transform": Preset("Fig. 3, standard Bellman operator", {"learner__transform": "identity"}),
+    "no-tc": Preset("Fig. 3, without the TC loss", {"learner__consistency": 0.0}),
+    "no-imitation": Preset("Fig. 3, without the imitation loss", {"learner__imitation": 0.0}),
+    "no-demos": Preset("Fig. 3, without demonstrations, Ape-X's ladder", _NO_DEMOS),
+    "apex-dqn": Preset(
+        "Tables 1-4, Ape-X DQN (Horgan et al. 2018)",
+        _NO_DEMOS
+        | {
+            "learner__transform": "identity",
+            "learner__consistency": 0.0,
+            "learner__gamma": 0.99,
+            "learner__priority": "abs",
+            "environment__reward": "clip",
+            "replay__horizons": (3,),
+        },
+    ),
+}
+
+SCALES: dict[str, Preset] = {
+    "paper": Preset("the paper's sizes", {}),
+    "small": Preset(
+        "for a laptop: fewer lanes, a small replay, faster learning on small tasks",
+        {
+            "actor__lanes": 32,
+            "actor__weights_period": 10,
+            "replay__capacity": 200_000,
+            "replay__start": 2_000,
+            "learner__learning_rate": 5e-4,
+            "learner__target_period": 200,
+            "run__steps": 1_000_000,
+            "run__checkpoint_period": 200_000,
+        },
+    ),
+}
+
+
+def preset(name: str, scale: str = "paper", **overrides: Any) -> Config:
+    """The configuration a preset and a scale name, with further overrides."""
+    if name not in PRESETS:
+        raise ConfigError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}")
+    if scale not in SCALES:
+        raise ConfigError(f"unknown scale {scale!r}: choose one of {', '.join(SCALES)}")
+    merged = PRESETS[name].overrides | SCALES[scale].overrides | {"preset": name} | overrides
+    return replace(Config(), **merged)

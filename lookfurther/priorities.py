@@ -1,0 +1,39 @@
+"""Prioritized replay's equations (Schaul et al. 2015; Sec. 3.4 and Algorithm 1 of the paper)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lookfurther.losses import huber, td_target
+from lookfurther.returns import n_step
+from lookfurther.transforms import Transform
+
+# What a TD error turns into: Algorithm 1's |L_TD|, or the absolute error of most codes.
+PRIORITIES: dict[str, Callable[[Tensor], Tensor]] = {"huber": huber, "abs": torch.abs}
+
+
+def mass(p: Tensor, alpha: float, offset: float) -> Tensor:
+    """(p + offset)^alpha in float64: an item's unnormalised probability."""
+    return (p.double() + offset) ** alpha
+
+
+def importance_weights(probability: Tensor, beta: float) -> Tensor:
+    """w_i = (N P(i))^-beta, divided by the largest of the sample; N cancels in that quotient."""
+    return (probability / probability.min()).pow(-beta).float()
+
+
+def initial_td_error(
+    q_a: Tensor, v: Tensor, reward: Tensor, mark: Tensor, n: int, gamma: float, transform: Transform
+) -> Tensor:
+    """f(x_t, a_t) - T_h f over n steps, with the values the actor itself saw (Sec. 3.4).
+
+    q_a [m] is f(x_t, a_t), v [m, N + 1] holds max_a f of x_t ... x_{t+N}, reward [m, N] and
+    mark [m, N] are those of `n_step`.
+    """
+    horizon = torch.full_like(reward[:, 0], n)
+    r, discount, steps = n_step(reward, mark, horizon, gamma)
+    v_next = v.gather(-1, steps.unsqueeze(-1)).squeeze(-1)
+    return q_a - td_target(r, discount, v_next, transform)

@@ -1,0 +1,35 @@
+"""n-step returns that end where the episode ends."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lookfurther.types import END, TERMINAL
+
+
+class Return(NamedTuple):
+    """What follows a state-action pair over at most n steps."""
+
+    r: Tensor  # float32: sum over the steps taken of gamma^j r_{t+j+1}
+    discount: Tensor  # float32: gamma^steps; 0 where x_{t+steps} is terminal
+    steps: Tensor  # int64: min(n, steps to the end of the episode)
+
+
+def n_step(reward: Tensor, mark: Tensor, n: Tensor, gamma: float) -> Return:
+    """The n-step return: stop at an end, bootstrap across truncation but not termination.
+
+    reward [..., N] holds r_{t+1} ... r_{t+N}, mark [..., N] the marks of x_{t+1} ... x_{t+N},
+    n [...] the horizon, at most N. Powers and sums are taken in float64.
+    """
+    ended = (mark & END) != 0
+    before = ended.cumsum(-1) - ended.long()  # ends among x_{t+1} ... x_{t+j}
+    j = torch.arange(reward.shape[-1], device=reward.device)
+    taken = (before == 0) & (j < n.unsqueeze(-1))
+    steps = taken.sum(-1)
+    r = torch.where(taken, gamma ** j.double() * reward.double(), 0.0).sum(-1)
+    final = mark.gather(-1, (steps - 1).unsqueeze(-1)).squeeze(-1)
+    discount = torch.where((final & TERMINAL) != 0, 0.0, gamma ** steps.double())
+    return Return(r.float(), discount.float(), steps)

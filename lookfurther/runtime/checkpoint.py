@@ -1,0 +1,286 @@
+"""Checkpoints that are whole or absent: written aside, hashed, synced, then renamed.
+
+step_000000123456/
+  <name>.safetensors   the tensors of one part
+  facts.json           counters
+  manifest.json        line 1: SHA-256 of the rest; the rest: size and SHA-256 of every file
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from lookfurther.errors import CheckpointError
+from lookfurther.runtime.folder import sync, version
+
+FORMAT = 1
+FACTS = "facts.json"
+MANIFEST = "manifest.json"
+
+_STEP = re.compile(r"step_(\d{12,})", re.ASCII)
+_FILE = re.compile(rf"{re.escape(FACTS)}|\w+\.safetensors", re.ASCII)
+_LEFTOVER = (".writing-", ".removing-")
+_LONGEST_MANIFEST = 1 << 20
+_PIECE = 1 << 26  # bytes in flight between a tensor and its file
+
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+class Checkpoint(NamedTuple):
+    """A verified checkpoint, its tensors in host memory."""
+
+    path: Path
+    files: dict[str, dict[str, Tensor]]
+    facts: dict[str, Any]
+
+
+def save(
+    folder: Path, step: int, files: dict[str, dict[str, Tensor]], facts: dict[str, Any], keep: int
+) -> Path:
+    """Publish folder/step_N and keep the newest `keep` checkpoints up to it.
+
+    A step that already has a sound checkpoint is not written a second time: no order of renames
+    could replace it without a moment in which there is none.
+    """
+    if keep < 1:
+        raise ValueError(f"keep must be at least 1, not {keep}")
+    target = folder / f"step_{step:012d}"
+    counters = json.dumps(facts, indent=2, allow_nan=False).encode()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _sweep(folder)
+        if not _passes(verify, target):
+            _publish(target, files, counters)
+        _prune(folder, step, keep)
+    except OSError as error:
+        raise CheckpointError(f"{target} could not be saved: {error}") from error
+    return target
+
+
+def verify(path: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint in which every bit is as it was written."""
+    manifest = _inspect(path)
+    with _reading(path):
+        for name, entry in manifest["files"].items():
+            if _digest(path / name) != entry["sha256"]:
+                raise CheckpointError(f"{path}: {name} is altered (SHA-256)")
+    return manifest
+
+
+def load(path: Path) -> Checkpoint:
+    """A checkpoint, verified first."""
+    names = sorted(verify(path)["files"].keys() - {FACTS})
+    with _reading(path):
+        files = {name.removesuffix(".safetensors"): load_file(path / name) for name in names}
+        facts = json.loads((path / FACTS).read_bytes())
+    if not isinstance(facts, dict):
+        raise CheckpointError(f"{path}: {FACTS} is not an object")
+    return Checkpoint(path, files, facts)
+
+
+def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest sound checkpoint, if there is any at all, and why newer ones were passed over."""
+    reasons: list[str] = []
+    for _, path in _published(folder):
+        try:
+            return load(path), reasons
+        except CheckpointError as error:
+            reasons.append(str(error))
+    if reasons:
+        raise CheckpointError(f"{folder} has no sound checkpoint: {'; '.join(reasons)}")
+    return None, reasons
+
+
+def _published(folder: Path) -> list[tuple[int, Path]]:
+    """(step, path) of every checkpoint, newest first, sound or not."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    found = ((_STEP.fullmatch(name), folder / name) for name in names)
+    return sorted(((int(match[1]), path) for match, path in found if match), reverse=True)
+
+
+# Writing
+
+
+def _publish(target: Path, files: dict[str, dict[str, Tensor]], counters: bytes) -> None:
+    writing = target.with_name(_LEFTOVER[0] + target.name)
+    try:
+        writing.mkdir()
+        entries = {FACTS: _write(writing / FACTS, [counters])}
+        for part, tensors in files.items():
+            name = f"{part}.safetensors"
+            if not _FILE.fullmatch(name):
+                raise ValueError(f"{part!r} cannot name a file of a checkpoint")
+            entries[name] = _write(writing / name, _serialise(tensors))
+        manifest = {"format": FORMAT, "lookfurther": version("lookfurther"), "files": entries}
+        body = json.dumps(manifest, indent=2).encode()
+        _write(writing / MANIFEST, [hashlib.sha256(body).hexdigest().encode(), b"\n", body])
+        sync(writing)
+        if target.exists():
+            _remove(target)
+        os.rename(writing, target)
+    except BaseException:
+        shutil.rmtree(writing, ignore_errors=True)  # what stays is swept by the next save
+        raise
+    sync(target.parent)
+
+
+def _serialise(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """The safetensors format in pieces.
+
+    The library's own writer copies all tensors of a device to the host at once, and before its
+    release 0.8 those of the host as well: a replay would not fit.
+    """
+    # Widest elements first, so that each tensor starts at a multiple of its element's size.
+    order = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
+    header, end = {}, 0
+    for name, tensor in order:
+        start, end = end, end + tensor.nbytes
+        header[name] = {
+            "dtype": _DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for _, tensor in order:
+        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        for piece in flat.split(_PIECE):
+            yield piece.cpu().numpy().data
+
+
+def _write(path: Path, pieces: Iterable[bytes | memoryview]) -> dict[str, Any]:
+    """Write and sync a file; its entry in the manifest."""
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        for piece in pieces:
+            digest.update(piece)
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+        return {"size": file.tell(), "sha256": digest.hexdigest()}
+
+
+def _prune(folder: Path, step: int, keep: int) -> None:
+    """Remove what is older than the newest `keep` whole checkpoints up to `step`.
+
+    One beyond `step` was refused when the run resumed from behind it; it must not count.
+    """
+    kept = 0
+    for _, path in (found for found in _published(folder) if found[0] <= step):
+        if kept == keep:
+            _remove(path)
+        elif _passes(_inspect, path):
+            kept += 1
+
+
+def _remove(path: Path) -> None:
+    """Unpublish first, so that a removal cut short leaves no torn checkpoint."""
+    removing = path.with_name(_LEFTOVER[1] + path.name)
+    os.rename(path, removing)
+    shutil.rmtree(removing)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what interrupted saves have left."""
+    for path in folder.iterdir():
+        if path.name.startswith(_LEFTOVER):
+            shutil.rmtree(path)
+
+
+# Reading
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever a hostile or vanishing file raises is a CheckpointError."""
+    try:
+        yield
+    except (OSError, ValueError, RecursionError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def _passes(check: Callable[[Path], Any], path: Path) -> bool:
+    try:
+        check(path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _inspect(path: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint that holds exactly its files, each as long as it should be.
+
+    This is what can be known without reading all of it.
+    """
+    with _reading(path):
+        present = {entry.name: entry.stat(follow_symlinks=False) for entry in os.scandir(path)}
+        for name, status in present.items():
+            if not stat.S_ISREG(status.st_mode):
+                raise CheckpointError(f"{path}: {name} is not a plain file")
+        if MANIFEST not in present:
+            raise CheckpointError(f"{path}: {MANIFEST} is missing")
+        manifest = _manifest(path)
+    files = manifest["files"]
+    if missing := files.keys() - present.keys():
+        raise CheckpointError(f"{path}: {min(missing)} is missing")
+    if strange := present.keys() - files.keys() - {MANIFEST}:
+        raise CheckpointError(f"{path}: {min(strange)} does not belong to it")
+    for name, entry in files.items():
+        size, whole = present[name].st_size, entry["size"]
+        if size != whole:
+            fault = "cut" if size < whole else "too long"
+            raise CheckpointError(f"{path}: {name} is {fault}: {size} of {whole} bytes")
+    return manifest
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """The manifest, which vouches for itself and names nothing outside its folder."""
+    with (path / MANIFEST).open("rb") as file:
+        seal, _, body = file.read(_LONGEST_MANIFEST).partition(b"\n")
+    if seal != hashlib.sha256(body).hexdigest().encode():
+        raise CheckpointError(f"{path}: {MANIFEST} is cut or altered (SHA-256)")
+    manifest = json.loads(body)
+    match manifest:
+        case {"format": 1, "files": dict(files)} if FACTS in files:
+            pass
+        case {"format": int(number)} if number != FORMAT:
+            raise CheckpointError(f"{path}: unknown format version {number}, not {FORMAT}")
+        case _:
+            raise CheckpointError(f"{path}: {MANIFEST} is not a manifest")
+    for name, entry in files.items():
+        match entry:
+            case {"size": int(), "sha256": str()} if _FILE.fullmatch(name):
+                continue
+        raise CheckpointError(f"{path}: {MANIFEST} has an unfit entry {name!r}")
+    return manifest
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

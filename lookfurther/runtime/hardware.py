@@ -1,0 +1,74 @@
+"""What the machine offers, and what a configuration's "auto" and 0 stand for on it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from lookfurther.config import Config
+from lookfurther.errors import ConfigError
+
+
+def cores() -> int:
+    """Processor cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def device(name: str) -> torch.device:
+    """The device a configuration names; auto takes a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"run.device {name!r} is none of auto, cpu, cuda, cuda:N") from None
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"run.device {name} is not on this machine: use --run.device cpu")
+    return chosen
+
+
+def precision(name: str, on: torch.device) -> torch.dtype:
+    """bfloat16 where the arithmetic units have it: elsewhere it is emulated, a hundred times slower."""
+    if name != "auto":
+        return getattr(torch, name)
+    if on.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+    return torch.bfloat16 if "amx_bf16" in cpu_flags() else torch.float32
+
+
+def cpu_flags() -> set[str]:
+    """The processor's features as Linux names them; empty elsewhere."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return {
+        flag for line in lines if line.startswith(("flags", "Features")) for flag in line.split()
+    }
+
+
+def memory_left(on: torch.device) -> int:
+    """Bytes that can still be taken on a device."""
+    if on.type == "cuda":
+        return torch.cuda.mem_get_info(on)[0]
+    info = Path("/proc/meminfo")
+    if not info.exists():
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    fields = dict(line.split(":", 1) for line in info.read_text().splitlines())
+    return int(fields["MemAvailable"].split()[0]) * 1024
+
+
+def check_memory(config: Config, needed: int, on: torch.device) -> None:
+    """Refuse a replay that does not fit before any of it is taken."""
+    left = memory_left(on)
+    if needed > 0.9 * left:
+        fits = int(config.replay.capacity * 0.9 * left / needed)
+        raise ConfigError(
+            f"the replay needs {gib(needed)}, {on} has {gib(left)} left: lower --replay.capacity to"
+            f" {fits:,} or below"
+        )
+
+
+def gib(size: int) -> str:
+    """Bytes as people read them."""
+    return f"{size / 2**30:.2f} GiB" if size >= 2**27 else f"{size / 2**20:.1f} MiB"

@@ -1,0 +1,203 @@
+"""The one training loop: environments step while the learner learns, at an explicit rate."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lookfurther.config import Config
+from lookfurther.errors import CheckpointError, EnvironmentFault
+from lookfurther.learner import Learner
+from lookfurther.mixture import Mixture
+from lookfurther.runtime import checkpoint
+from lookfurther.runtime.folder import RunFolder
+from lookfurther.runtime.local import LocalSource
+from lookfurther.runtime.metrics import Clock, Metrics, memory_gib
+from lookfurther.runtime.progress import Progress
+from lookfurther.runtime.rate import updates_due
+from lookfurther.runtime.signals import StopSignals
+
+
+class Summary(NamedTuple):
+    """How a run ended."""
+
+    folder: Path
+    step: int  # agent steps
+    updates: int
+    episodes: int
+    return_mean: float  # recent episodes, all lanes
+    return_low_epsilon: float  # recent episodes, the least exploring quarter of the lanes
+    return_best: float
+    minutes: float
+    stopped: str  # "done", "time", or the signal's name
+
+
+class Loop:
+    """Ties a source of Chunks, the replays and the learner together, and keeps the books."""
+
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        source: LocalSource,
+        mixture: Mixture,
+        learner: Learner,
+        progress: Progress,
+    ) -> None:
+        self.config, self.folder, self.source = config, folder, source
+        self.mixture, self.learner, self.progress = mixture, learner, progress
+        self.clock = Clock()
+        self.sums: dict[str, Tensor] = {}
+        self.counted = 0  # updates in `sums`
+        self.last_save = 0.0
+
+    @property
+    def step(self) -> int:
+        """Agent steps inserted."""
+        return self.mixture.agent.inserted
+
+    def run(self) -> Summary:
+        """Train until the steps or minutes are used up, or a signal asks to stop."""
+        metrics = Metrics(self.folder.metrics, self.folder.events, resume_at_step=self.step or -1)
+        self.last_save = self.clock.seconds()
+        with StopSignals() as signals:
+            try:
+                stopped = self._turns(metrics, signals)
+            except EnvironmentFault:
+                self.save(in_flight=False)
+                raise
+            finally:
+                self.progress.stop()
+                metrics.close()
+            self.save()
+        return self._summary(stopped)
+
+    def _turns(self, metrics: Metrics, signals: StopSignals) -> str:
+        run = self.config.run
+        self.progress.start()
+        self.clock.rates(step=self.step, updates=self.learner.updates)
+        while self.step < run.steps:
+            before = self.step
+            self.turn()
+            if before // run.log_period != self.step // run.log_period:
+                row = self.report()
+                metrics.write(row)
+                self.progress.update(row)
+            if self._save_is_due(before):
+                self.save()
+            if signals.requested:
+                return signals.requested
+            if run.minutes and self.clock.seconds() >= 60 * run.minutes:
+                return "time"
+        return "done"
+
+    def turn(self) -> None:
+        """One step of every lane, and the updates that are due meanwhile."""
+        self.source.start()
+        while self.learner.updates < updates_due(self.config, self.step):
+            self.update()
+        self.mixture.agent.add(self.source.collect())
+        lanes, period = self.config.actor.lanes, self.config.actor.weights_period
+        if self.step // lanes % period == 0:
+            self.source.load_weights(self.learner.online)
+
+    def update(self) -> None:
+        """One pass of Algorithm 1's inner loop."""
+        batch = self.mixture.sample()
+        priority, terms = self.learner.step(batch)
+        self.mixture.update(batch.item, priority)
+        n = self.mixture.agent_items
+        terms = terms | {"priority_agent": priority[:n].mean()}
+        if self.mixture.expert is not None:
+            terms = terms | {"priority_expert": priority[n:].mean()}
+        for name, value in terms.items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+        self.counted += 1
+
+    def report(self) -> dict[str, Any]:
+        """The metrics since the last report."""
+        returns, config = self.source.returns, self.config
+        rates = self.clock.rates(step=self.step, updates=self.learner.updates)
+        learned = self.learner.updates * config.batch
+        means = {name: float(value) / self.counted for name, value in self.sums.items()}
+        self.sums, self.counted = {}, 0
+        return {
+            "step": self.step,
+            "frames": self.step
+            * (config.environment.repeat if config.env.startswith("ALE/") else 1),
+            "updates": self.learner.updates,
+            "minutes": self.clock.seconds() / 60,
+            "steps_per_second": rates["step"],
+            "updates_per_second": rates["updates"],
+            "samples_per_insert": learned / max(1, self.step - config.replay.start),
+            "episodes": returns.episodes,
+            "dropped_episodes": returns.dropped,
+            "return_mean": returns.mean(),
+            "return_low_epsilon": returns.mean(self.source.low_epsilon()),
+            "return_best": returns.best,
+            "length_mean": returns.length(),
+            "replay_fill": len(self.mixture.agent) / config.replay.capacity,
+            "memory_gib": memory_gib(),
+        } | means
+
+    def _save_is_due(self, before: int) -> bool:
+        run = self.config.run
+        by_step = run.checkpoint_period and (
+            before // run.checkpoint_period != self.step // run.checkpoint_period
+        )
+        waited = self.clock.seconds() - self.last_save
+        by_time = run.checkpoint_minutes and waited >= 60 * run.checkpoint_minutes
+        return bool(by_step or by_time)
+
+    def save(self, in_flight: bool = True) -> None:
+        """Publish a checkpoint; a disk that is full costs a warning, not the run."""
+        files = {
+            **self.learner.state(),
+            "agent_replay": self.mixture.agent.state(),
+            **self.source.state(in_flight),
+        }
+        if self.mixture.expert is not None:
+            files["expert_replay"] = self.mixture.expert.state()
+        facts = {
+            "step": self.step,
+            "updates": self.learner.updates,
+            "seconds": self.clock.seconds(),
+            "spec": self.mixture.agent.spec._asdict(),
+            "config": asdict(self.config),
+        }
+        try:
+            checkpoint.save(self.folder.checkpoints, self.step, files, facts, self.config.run.keep)
+        except CheckpointError as error:
+            self.progress.note(f"warning: no checkpoint at step {self.step:,}: {error}")
+        self.last_save = self.clock.seconds()
+
+    def load(self, saved: checkpoint.Checkpoint) -> None:
+        """Go on from a checkpoint."""
+        files = defaultdict(dict, saved.files)
+        self.learner.load_state(files, saved.facts["updates"])
+        self.mixture.agent.load_state(files["agent_replay"])
+        if self.mixture.expert is not None:
+            self.mixture.expert.load_state(files["expert_replay"])
+        anew = self.source.load_state(files)
+        self.clock = Clock(saved.facts["seconds"])
+        begun = f"; {anew} episodes in flight begin anew" if anew else ""
+        self.progress.note(f"resumed at step {self.step:,} from {saved.path.name}{begun}")
+
+    def _summary(self, stopped: str) -> Summary:
+        returns = self.source.returns
+        return Summary(
+            folder=self.folder.path,
+            step=self.step,
+            updates=self.learner.updates,
+            episodes=returns.episodes,
+            return_mean=returns.mean(),
+            return_low_epsilon=returns.mean(self.source.low_epsilon()),
+            return_best=returns.best,
+            minutes=self.clock.seconds() / 60,
+            stopped=stopped,
+        )

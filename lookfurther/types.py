@@ -1,0 +1,84 @@
+"""Everything that flows between the parts, with shapes and units.
+
+Letters: m lanes (parallel environments), k steps in a chunk, B items in a batch, H horizons.
+NumPy on the way into the replay, tensors on the way out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Marks of one slot of the film, or-ed together.
+FIRST = 1  # x_t opens an episode
+TERMINAL = 2  # x_t is terminal: no action follows, nothing is bootstrapped from it
+TRUNCATED = 4  # x_t was the last observation for another reason: bootstrap from it
+BEST = 8  # x_t belongs to the best expert episode (the paper's e_i = 1)
+END = TERMINAL | TRUNCATED
+
+
+class Spec(NamedTuple):
+    """What an environment shows and accepts, after our adaptation.
+
+    An observation is `stack` planes joined along their first axis: 4 planes of (1, 84, 84)
+    make the (4, 84, 84) of Atari, one plane of (D,) a vector observation.
+    """
+
+    env: str
+    plane: tuple[int, ...]
+    stack: int
+    dtype: str  # "uint8" or "float32"
+    actions: int
+    high: float  # the largest value of an integer plane (networks divide by it); 1 for floats
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Spec:
+        """The inverse of `_asdict`, after a passage through JSON."""
+        return cls(**{**data, "plane": tuple(data["plane"])})
+
+    @property
+    def observation(self) -> tuple[int, ...]:
+        return (self.stack * self.plane[0], *self.plane[1:])
+
+
+class Step(NamedTuple):
+    """What m environments answer. The step after an end is the reset: its action is ignored."""
+
+    observation: np.ndarray  # [m, *spec.observation]
+    reward: np.ndarray  # [m] float32, for the action just sent; 0 on a reset
+    terminal: np.ndarray  # [m] bool: `observation` is terminal
+    truncated: np.ndarray  # [m] bool: `observation` is the last one, but not terminal
+    first: np.ndarray  # [m] bool: `observation` opens an episode
+    dropped: np.ndarray  # [m] bool: the episode before this `first` failed and must be forgotten
+
+
+class Chunk(NamedTuple):
+    """k consecutive slots of m films, and the priorities of the slots `lag` before them.
+
+    An item needs its successor in the replay before it may be sampled, so the priorities of a
+    slot travel max(horizons) slots later. A priority of 0 means: never sample this item.
+    """
+
+    plane: np.ndarray  # [k, m, *spec.plane]: the newest plane of x_t
+    action: np.ndarray  # [k, m] int64: a_t
+    reward: np.ndarray  # [k, m] float32: what followed a_t
+    mark: np.ndarray  # [k, m] uint8
+    priority: np.ndarray  # [k, m, H] float32, for the slots t - lag
+    forget: np.ndarray  # [m] int64: so many of the slots already in the replay become unsamplable
+
+
+class Batch(NamedTuple):
+    """B transitions t_i = (x_i, a_i, r'_i, x'_i, e_i) of mixed horizons (Sec. 3.4)."""
+
+    x: Tensor  # [B, *spec.observation]
+    a: Tensor  # [B] int64
+    r: Tensor  # [B] float32: sum of gamma^j r_{t+j+1} over the steps taken
+    discount: Tensor  # [B] float32: gamma^steps, 0 where x' is terminal
+    x_next: Tensor  # [B, *spec.observation]
+    e: Tensor  # [B] float32: 1 if part of the best expert episode
+    w: Tensor  # [B] float32: importance weights, the largest of each replay's share is 1
+    item: Tensor  # [B] int64: where the priority goes back to

@@ -1,0 +1,122 @@
+"""Small environments that can be followed by hand, and ones that break in a chosen way."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+
+class Counting(gymnasium.Env):
+    """Shows (step, last action, seed / 2^32); the reward is 10·step + action."""
+
+    def __init__(self, length: int = 3, end: str = "terminal", start: int = 0) -> None:
+        self.observation_space = Box(-np.inf, np.inf, (3,), np.float32)
+        self.action_space = Discrete(3, start=start)
+        self.length, self.end = length, end
+        self.t, self.seed = 0, 0.0
+
+    def show(self, action: float) -> Any:
+        return np.array([self.t, action, self.seed], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+        assert seed is not None
+        self.t, self.seed = 0, seed / 2**32
+        return self.show(-1), {}
+
+    def step(self, action: int) -> Any:
+        self.t += 1
+        over = self.t >= self.length
+        terminal, truncated = over and self.end != "truncated", over and self.end != "terminal"
+        return self.show(action), 10 * self.t + action, terminal, truncated, {}
+
+
+class Film(gymnasium.Env):
+    """Shows an array filled with values that tell every cell, step and seed apart."""
+
+    def __init__(self, box: Box, length: int = 5) -> None:
+        self.observation_space, self.action_space = box, Discrete(2)
+        self.length, self.t, self.seed = length, 0, 0
+
+    def show(self) -> np.ndarray:
+        box: Any = self.observation_space
+        cells = np.arange(np.prod(box.shape), dtype=np.int64).reshape(box.shape)
+        values = cells + 31 * self.t + self.seed + 1
+        if box.dtype == bool:
+            return values % 2 == 1
+        return (values % (int(min(box.high.max(), 250)) + 1)).astype(box.dtype)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+        assert seed is not None
+        self.t, self.seed = 0, seed % 97
+        return self.show(), {}
+
+    def step(self, action: int) -> Any:
+        self.t += 1
+        return self.show(), 1.0, self.t == self.length, False, {}
+
+
+class Faulty(Counting):
+    """Counting, with `fault(self, where)` called in the constructor, reset and step.
+
+    The fault may raise, or give what is to stand in place of the observation and the reward.
+    """
+
+    built = 0  # in this process; tests set it back
+
+    def __init__(self, fault: Callable[[Faulty, str], Any], length: int = 4) -> None:
+        super().__init__(length)
+        type(self).built += 1
+        self.closed, self.fault = False, fault
+        fault(self, "build")
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+        observation, info = super().reset(seed=seed)
+        swap = self.fault(self, "reset") or {}
+        return swap.get("observation", observation), info
+
+    def step(self, action: int) -> Any:
+        observation, reward, *rest = super().step(action)
+        swap = self.fault(self, "step") or {}
+        return swap.get("observation", observation), swap.get("reward", reward), *rest
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Moody(Counting):
+    """Counting with randomness that no seed rules."""
+
+    def show(self, action: float) -> np.ndarray:
+        return np.frombuffer(os.urandom(3), np.uint8).astype(np.float32)
+
+
+class Waiting(Counting):
+    """Counting whose step waits until a file exists."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+
+    def step(self, action: int) -> Any:
+        while not self.file.exists():
+            time.sleep(0.01)
+        return super().step(action)
+
+
+class PlusOne(gymnasium.Wrapper):
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = self.env.step(action)
+        return observation, float(reward) + 1, *rest
+
+
+class Twice(gymnasium.Wrapper):
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = self.env.step(action)
+        return observation, float(reward) * 2, *rest

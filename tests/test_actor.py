@@ -1,0 +1,144 @@
+"""The actor's films and initial priorities against step-by-step oracles."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lookfurther.actor import Actor
+from lookfurther.config import Config
+from lookfurther.presets import preset
+from lookfurther.types import FIRST, TERMINAL, TRUNCATED, Spec, Step
+
+SPEC = Spec("toy", (2,), 1, "float32", 3, 1.0)
+LAG = 4
+
+
+class Linear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([[1.0, -2.0, 0.5], [3.0, 0.1, -1.0]]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.w
+
+
+def settings(lanes: int, **overrides) -> Config:
+    return preset("no-demos", env="toy", actor__lanes=lanes, replay__horizons=(1, LAG), **overrides)
+
+
+def random_steps(rng: np.random.Generator, count: int, lanes: int) -> list[Step]:
+    """Next-step autoreset: after an end comes a first."""
+    steps, ended = [], np.ones(lanes, bool)
+    for _ in range(count):
+        first = ended
+        kind = np.where(first, 0, rng.choice(3, lanes, p=[0.7, 0.15, 0.15]))
+        step = Step(
+            observation=rng.normal(size=(lanes, 2)).astype(np.float32),
+            reward=np.where(first, 0, rng.integers(-3, 4, lanes)).astype(np.float32),
+            terminal=kind == 1,
+            truncated=kind == 2,
+            first=first,
+            dropped=np.zeros(lanes, bool),
+        )
+        steps.append(step)
+        ended = step.terminal | step.truncated
+    return steps
+
+
+def h(z: float, eps: float = 1e-2) -> float:
+    return np.sign(z) * (np.sqrt(abs(z) + 1) - 1) + eps * z
+
+
+def h_inv(x: float, eps: float = 1e-2) -> float:
+    return np.sign(x) * (((np.sqrt(1 + 4 * eps * (abs(x) + 1 + eps)) - 1) / (2 * eps)) ** 2 - 1)
+
+
+def expected_priority(steps: list[Step], actions: list[np.ndarray], lane: int, t: int, n: int):
+    """Huber of f(x, a) - h(r + gamma^k h^-1(max f(x'))), or 0 for an end."""
+    w = Linear().w.detach().numpy().astype(np.float64)
+    value = lambda t: steps[t].observation[lane].astype(np.float64) @ w  # noqa: E731
+    if steps[t].terminal[lane] or steps[t].truncated[lane]:
+        return 0.0
+    r, k = 0.0, 0
+    while k < n:
+        r += 0.999**k * steps[t + k + 1].reward[lane]
+        k += 1
+        if steps[t + k].terminal[lane] or steps[t + k].truncated[lane]:
+            break
+    bootstrap = 0.0 if steps[t + k].terminal[lane] else 0.999**k * h_inv(value(t + k).max())
+    error = abs(value(t)[actions[t][lane]] - h(r + bootstrap))
+    return 0.5 * error**2 if error <= 1 else error - 0.5
+
+
+def test_initial_priorities_are_the_huber_td_loss_of_the_actors_own_values():
+    rng = np.random.default_rng(0)
+    lanes, count = 3, 60
+    steps = random_steps(rng, count, lanes)
+    actor = Actor(Linear(), SPEC, settings(lanes), torch.device("cpu"))
+    actions, chunks = [], []
+    for t in range(count - 1):
+        actions.append(actor.act(steps[t]))
+        chunks.append(actor.observe(steps[t + 1]))
+    assert all((c.priority == 0).all() for c in chunks[:LAG])
+    for t in range(count - 1 - LAG):
+        for lane in range(lanes):
+            for h_index, n in enumerate((1, LAG)):
+                wanted = expected_priority(steps, actions, lane, t, n)
+                given = chunks[t + LAG].priority[0, lane, h_index]
+                assert given == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+                assert (given == 0) == bool(steps[t].terminal[lane] or steps[t].truncated[lane])
+
+
+def test_a_slot_holds_what_was_seen_done_and_given():
+    rng = np.random.default_rng(1)
+    steps = random_steps(rng, 30, 2)
+    actor = Actor(Linear(), SPEC, settings(2), torch.device("cpu"))
+    for now, after in zip(steps, steps[1:], strict=False):
+        action = actor.act(now)
+        chunk = actor.observe(after)
+        assert np.array_equal(chunk.plane[0], now.observation)
+        assert np.array_equal(chunk.action[0], action)
+        assert np.array_equal(chunk.reward[0], after.reward)
+        mark = now.first * FIRST + now.terminal * TERMINAL + now.truncated * TRUNCATED
+        assert np.array_equal(chunk.mark[0], mark)
+
+
+def test_clipped_rewards_are_clipped_before_they_are_summed():
+    rng = np.random.default_rng(2)
+    steps = random_steps(rng, 10, 2)
+    actor = Actor(Linear(), SPEC, settings(2, environment__reward="clip"), torch.device("cpu"))
+    for now, after in zip(steps, steps[1:], strict=False):
+        actor.act(now)
+        assert np.array_equal(actor.observe(after).reward[0], after.reward.clip(-1, 1))
+
+
+def test_a_dropped_episode_releases_nothing_and_names_its_length():
+    rng = np.random.default_rng(3)
+    steps = [s._replace(terminal=s.terminal & False, truncated=s.truncated & False) for s in random_steps(rng, 20, 1)]
+    steps = [s._replace(first=np.array([t == 0])) for t, s in enumerate(steps)]
+    steps[7] = steps[7]._replace(first=np.array([True]), dropped=np.array([True]))
+    actor = Actor(Linear(), SPEC, settings(1), torch.device("cpu"))
+    chunks = []
+    for now, after in zip(steps, steps[1:], strict=False):
+        actor.act(now)
+        chunks.append(actor.observe(after))
+    assert [int(c.forget[0]) for c in chunks] == [7 if t == 6 else 0 for t in range(19)]
+    released = [bool((c.priority > 0).any()) for c in chunks]
+    # Slots 0 and 1 went out before the fault at step 7 (and are forgotten); 2 to 6 never do.
+    assert released == [t in (4, 5) or t >= 11 for t in range(19)]
+
+
+def test_state_makes_a_twin():
+    rng = np.random.default_rng(4)
+    steps = random_steps(rng, 30, 2)
+    one = Actor(Linear(), SPEC, settings(2), torch.device("cpu"))
+    for now, after in zip(steps[:15], steps[1:16], strict=True):
+        one.act(now)
+        one.observe(after)
+    two = Actor(Linear(), SPEC, settings(2, run__seed=7), torch.device("cpu"))
+    two.load_state({k: v.clone() for k, v in one.state().items()})
+    for now, after in zip(steps[15:], steps[16:], strict=False):
+        assert np.array_equal(one.act(now), two.act(now))
+        for ours, theirs in zip(one.observe(after), two.observe(after), strict=True):
+            assert np.array_equal(ours, theirs)

@@ -1,0 +1,614 @@
+"""A checkpoint is whole or absent, whatever happens to it (F5 to F9, F12, F18, F19)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from torch import Tensor
+
+from lookfurther.errors import CheckpointError
+from lookfurther.runtime import checkpoint
+from lookfurther.runtime.checkpoint import load, newest, save, verify
+from lookfurther.runtime.signals import StopSignals
+
+ROOT = Path(__file__).parents[1]
+
+Files = dict[str, dict[str, Tensor]]
+
+
+def some_files(step: int, size: int = 500) -> Files:
+    """Two parts whose content tells the step."""
+    return {
+        "learner": {"w": torch.full((size // 4,), float(step)), "b": torch.tensor(step)},
+        "agent_replay": {"plane": torch.full((size,), step % 256, dtype=torch.uint8)},
+    }
+
+
+def put(folder: Path, step: int, keep: int = 2, size: int = 500) -> Path:
+    return save(folder, step, some_files(step, size), {"step": step}, keep)
+
+
+def steps(folder: Path) -> list[int]:
+    """The published steps; anything else in the folder must be hidden."""
+    return sorted(int(p.name.removeprefix("step_")) for p in folder.glob("[!.]*"))
+
+
+def leftovers(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.glob(".*"))
+
+
+def is_of(saved: checkpoint.Checkpoint | None, step: int) -> bool:
+    """Whether every tensor of a checkpoint is that of `some_files(step)`."""
+    assert saved is not None
+    wanted = some_files(step)
+    assert saved.files.keys() == wanted.keys()
+    for part, tensors in wanted.items():
+        assert saved.files[part].keys() == tensors.keys()
+        assert all(torch.equal(saved.files[part][k], v) for k, v in tensors.items())
+    return saved.facts == {"step": step}
+
+
+def elsewhere(function: Callable[..., None], *arguments: Any) -> subprocess.CompletedProcess[str]:
+    """Run a function of this file in a process of its own."""
+    call = f"from {__name__} import {function.__name__} as f; f(*{arguments!r})"
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", call], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+
+
+# What is saved is what is loaded
+
+DTYPES = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    """Any dtype, any shape (also scalar and empty), any bytes, not always contiguous."""
+    dtype = draw(st.sampled_from(DTYPES))
+    shape = draw(st.lists(st.integers(0, 4), max_size=3))
+    values, size = 2 if dtype is torch.bool else 256, math.prod(shape) * dtype.itemsize
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+    noise = torch.randint(values, (size,), dtype=torch.uint8, generator=generator)
+    tensor = noise.view(dtype).reshape(shape)
+    return tensor.transpose(0, -1) if shape and draw(st.booleans()) else tensor
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Equality that holds for NaN as well."""
+    bits = [t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(*bits)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z0-9_]{1,8}", fullmatch=True),
+        st.dictionaries(st.text(min_size=1, max_size=5), tensors(), max_size=4),
+        max_size=3,
+    )
+)
+def test_round_trip(files: Files) -> None:
+    facts = {"step": 7, "nested": {"list": [1, 2.5, None, "ü"]}}
+    with tempfile.TemporaryDirectory() as folder:
+        path = save(Path(folder), 7, files, facts, 1)
+        saved = load(path)
+        assert path.name == "step_000000000007"
+        assert saved.path == path
+        assert saved.facts == facts
+        assert saved.files.keys() == files.keys()
+        for part, wanted in files.items():
+            assert saved.files[part].keys() == wanted.keys()
+            for name, tensor in wanted.items():
+                assert same_bits(saved.files[part][name], tensor)
+
+
+def test_a_file_is_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "_PIECE", 7)
+    path = put(tmp_path, 3)
+    assert is_of(load(path), 3)
+    assert torch.equal(load_file(path / "learner.safetensors")["b"], torch.tensor(3))
+
+
+def save_large(folder: str) -> None:
+    """Growth of the peak of memory while 256 MiB are saved, in MiB."""
+    files = {"agent_replay": {"plane": torch.ones(1 << 28, dtype=torch.uint8)}}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    save(Path(folder), 1, files, {}, 1)
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+
+
+def test_a_large_tensor_is_not_copied(tmp_path: Path) -> None:
+    answer = elsewhere(save_large, str(tmp_path))
+    assert answer.returncode == 0, answer.stderr
+    assert int(answer.stdout) < 32
+
+
+@pytest.mark.parametrize("part", ["../learner", "a/b", "", "a.b"])
+def test_a_part_cannot_leave_the_folder(tmp_path: Path, part: str) -> None:
+    with pytest.raises(ValueError, match="cannot name a file"):
+        save(tmp_path / "c", 1, {part: {}}, {}, 1)
+    assert os.listdir(tmp_path) == ["c"]
+    assert os.listdir(tmp_path / "c") == []
+
+
+@pytest.mark.parametrize("fact", [float("nan"), float("inf"), object()])
+def test_facts_are_json(tmp_path: Path, fact: object) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        save(tmp_path, 1, {}, {"x": fact}, 1)
+    assert os.listdir(tmp_path) == []
+
+
+# Which ones are kept, and which one is taken
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_the_newest_are_kept(tmp_path: Path, keep: int) -> None:
+    for step in (5, 999_999_999_999, 1_000_000_000_000, 1_000_000_000_001):
+        put(tmp_path, step, keep)
+    last = [999_999_999_999, 1_000_000_000_000, 1_000_000_000_001][-keep:]
+    assert steps(tmp_path) == last
+    assert is_of(newest(tmp_path)[0], 1_000_000_000_001)
+
+
+def test_a_broken_one_does_not_count_as_kept(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    (put(tmp_path, 2) / "facts.json").write_bytes(b"")
+    put(tmp_path, 3)
+    assert steps(tmp_path) == [1, 2, 3]
+    put(tmp_path, 4)
+    assert steps(tmp_path) == [3, 4]
+
+
+def test_going_on_behind_a_broken_one_keeps_what_is_saved(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    flip(put(tmp_path, 9) / "agent_replay.safetensors", 3000)
+    put(tmp_path, 2, keep=1)
+    put(tmp_path, 3, keep=1)
+    saved, reasons = newest(tmp_path)
+    assert is_of(saved, 3)
+    assert len(reasons) == 1
+    assert "step_000000000009: agent_replay.safetensors is altered (SHA-256)" in reasons[0]
+    put(tmp_path, 9, keep=1)
+    assert steps(tmp_path) == [9]
+    assert is_of(newest(tmp_path)[0], 9)
+
+
+def test_a_sound_step_is_not_written_again(tmp_path: Path) -> None:
+    path = put(tmp_path, 1)
+    inode = (path / "manifest.json").stat().st_ino
+    assert put(tmp_path, 1) == path
+    assert (path / "manifest.json").stat().st_ino == inode
+
+
+def test_no_checkpoint_at_all(tmp_path: Path) -> None:
+    assert newest(tmp_path) == (None, [])
+    assert newest(tmp_path / "never") == (None, [])
+    with pytest.raises(CheckpointError, match="never"):
+        load(tmp_path / "never")
+
+
+# F8, F9, F12: altered files
+
+
+def flip(path: Path, bit: int) -> None:
+    with path.open("r+b") as file:
+        byte = os.pread(file.fileno(), 1, bit // 8)[0]
+        os.pwrite(file.fileno(), bytes([byte ^ 1 << bit % 8]), bit // 8)
+
+
+def seal(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Alter a manifest and make it vouch for itself again, as an attacker would."""
+    manifest = json.loads((path / "manifest.json").read_text().partition("\n")[2])
+    change(manifest)
+    body = json.dumps(manifest)
+    (path / "manifest.json").write_text(hashlib.sha256(body.encode()).hexdigest() + "\n" + body)
+
+
+@pytest.mark.parametrize("name", ["agent_replay.safetensors", "facts.json", "manifest.json"])
+@pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.999])
+def test_a_cut_file_is_refused_and_the_previous_checkpoint_used(
+    tmp_path: Path, name: str, share: float
+) -> None:
+    put(tmp_path, 1)
+    file = put(tmp_path, 2) / name
+    whole = file.stat().st_size
+    size = int(share * whole)
+    os.truncate(file, size)
+    saved, reasons = newest(tmp_path)
+    assert is_of(saved, 1)
+    fault = "cut or altered" if name == "manifest.json" else f"cut: {size} of {whole} bytes"
+    assert [fault in r and name in r and "step_000000000002" in r for r in reasons] == [True]
+    shutil.rmtree(tmp_path / "step_000000000001")
+    with pytest.raises(CheckpointError, match=f"no sound checkpoint.*{name}"):
+        newest(tmp_path)
+
+
+def test_a_flipped_bit_is_detected_at_200_of_200_places(tmp_path: Path) -> None:
+    path, random_place = put(tmp_path, 1), random.Random(0)
+    for _ in range(200):
+        file = random_place.choice(sorted(path.iterdir()))
+        bit = random_place.randrange(8 * file.stat().st_size)
+        flip(file, bit)
+        for read in (verify, load):
+            with pytest.raises(CheckpointError, match=rf"{file.name} is .*altered \(SHA-256\)"):
+                read(path)
+        flip(file, bit)
+    assert is_of(load(path), 1)
+
+
+def test_every_bit_of_the_manifest_is_guarded(tmp_path: Path) -> None:
+    path = put(tmp_path, 1)
+    for bit in range(8 * (path / "manifest.json").stat().st_size):
+        flip(path / "manifest.json", bit)
+        with pytest.raises(CheckpointError, match=r"manifest\.json"):
+            verify(path)
+        flip(path / "manifest.json", bit)
+
+
+def test_missing_and_strange_files_are_refused(tmp_path: Path) -> None:
+    path = put(tmp_path, 1)
+    (path / "extra").touch()
+    with pytest.raises(CheckpointError, match="extra does not belong"):
+        load(path)
+    (path / "extra").unlink()
+    with (path / "learner.safetensors").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(CheckpointError, match=r"learner\.safetensors is too long: "):
+        load(path)
+    for name in ("learner.safetensors", "manifest.json"):
+        (path / name).unlink()
+        with pytest.raises(CheckpointError, match=f"{name} is missing"):
+            load(path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda p: os.symlink("/dev/zero", p)])
+def test_only_plain_files_are_opened(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    path = put(tmp_path, 1)
+    for name in ("learner.safetensors", "manifest.json"):
+        (path / name).unlink()
+        make(path / name)
+        with pytest.raises(CheckpointError, match=f"{name} is not a plain file"):
+            load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda m: m.update(format=2), "unknown format version 2, not 1"),
+        (lambda m: m.pop("format"), "is not a manifest"),
+        (lambda m: m["files"].pop("facts.json"), "is not a manifest"),
+        (lambda m: m.update(files=[]), "is not a manifest"),
+        (lambda m: m["files"].update({"../x.safetensors": {"size": 0, "sha256": ""}}), "unfit.*x"),
+        (lambda m: m["files"].update({"/x.safetensors": {"size": 0, "sha256": ""}}), "unfit.*x"),
+        (lambda m: m["files"].update({"x.pickle": {"size": 0, "sha256": ""}}), "unfit.*pickle"),
+        (lambda m: m["files"]["facts.json"].update(size="1"), "unfit.*facts"),
+        (lambda m: m["files"].update({"facts.json": None}), "unfit.*facts"),
+        (lambda m: m["files"].update({"y.safetensors": {"size": 0, "sha256": ""}}), "y.*missing"),
+    ],
+)
+def test_a_forged_manifest_is_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], reason: str
+) -> None:
+    path = put(tmp_path, 1)
+    seal(path, change)
+    with pytest.raises(CheckpointError, match=reason):
+        load(path)
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return put(tmp_path_factory.mktemp("sample"), 1)
+
+
+def forge(path: Path, name: str, content: bytes) -> None:
+    """Replace a file, and vouch for it."""
+    (path / name).write_bytes(content)
+    entry = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    seal(path, lambda manifest: manifest["files"].update({name: entry}))
+
+
+@st.composite
+def mangled(draw: st.DrawFn, source: bytes) -> bytes:
+    """Some bytes of a file replaced by others: anything from a tweak to noise."""
+    start, end = sorted(draw(st.tuples(*[st.integers(0, len(source))] * 2)))
+    return source[:start] + draw(st.binary(max_size=40)) + source[end:]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.sampled_from(["learner.safetensors", "facts.json", "manifest.json"]))
+def test_fuzzed_bytes_raise_our_error_or_nothing(
+    sample: Path, data: st.DataObject, name: str
+) -> None:
+    original = (sample / name).read_bytes()
+    content = data.draw(mangled(original))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(shutil.copytree(sample, Path(folder) / sample.name))
+        (path / name).write_bytes(content)
+        if content != original:
+            with pytest.raises(CheckpointError, match=name):
+                load(path)
+        if name != "manifest.json":
+            forge(path, name, content)
+            with suppress(CheckpointError):
+                load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("facts.json", b"[" * 100_000),
+        ("facts.json", b"\xff"),
+        ("facts.json", b"[]"),
+        ("facts.json", b"1" * 10_000),
+        ("learner.safetensors", b""),
+        ("learner.safetensors", b"\x80\x04}."),
+        ("learner.safetensors", (2**62).to_bytes(8, "little") + b"{}"),
+    ],
+)
+def test_a_vouched_for_but_hostile_file_is_refused(
+    sample: Path, tmp_path: Path, name: str, content: bytes
+) -> None:
+    path = Path(shutil.copytree(sample, tmp_path / "copy"))
+    forge(path, name, content)
+    with pytest.raises(CheckpointError, match="copy"):
+        load(path)
+
+
+# F5, F6: killed while saving
+
+
+def save_until_killed(folder: Path, step: int) -> None:
+    while True:
+        put(folder, step := step + 1, size=20_000)
+
+
+def kill_at_random(root: str, kills: int) -> None:
+    """Kill a process in its save loop again and again; report (newest step, interrupted saves)."""
+    folder, chance, reached, interrupted = Path(root), random.Random(5), 0, 0
+    for _ in range(kills):
+        if (child := os.fork()) == 0:
+            save_until_killed(folder, reached)
+            os._exit(1)
+        time.sleep(chance.uniform(0.01, 0.1))
+        os.kill(child, signal.SIGKILL)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        interrupted += bool(leftovers(folder))
+        for path in folder.glob("step_*"):
+            verify(path)
+        saved, reasons = newest(folder)
+        step = saved.facts["step"] if saved else 0
+        assert step >= reached
+        assert not reasons
+        reached = step
+    print(reached, interrupted)
+
+
+def test_kills_at_random_leave_every_checkpoint_sound(tmp_path: Path) -> None:
+    answer = elsewhere(kill_at_random, str(tmp_path), 25)
+    assert answer.returncode == 0, answer.stderr
+    reached, interrupted = map(int, answer.stdout.split())
+    assert reached > 0
+    assert interrupted > 0
+
+
+def at_call(number: int, act: Callable[[], None]) -> None:
+    """Act before (odd) or after (even) the (number / 2)-th call that changes the disk."""
+    count = iter(range(1, sys.maxsize))
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if next(count) == number:
+                act()
+            answer = function(*arguments, **options)
+            if next(count) == number:
+                act()
+            return answer
+
+        return call
+
+    for name in ("mkdir", "fsync", "rename", "unlink", "rmdir"):
+        setattr(os, name, watched(getattr(os, name)))
+
+
+def at_each_call(root: str, number: int) -> None:
+    """A folder for each stage of a save in which a signal came, as the saving process left it."""
+    before = Path(root) / "before"
+    put(before, 1)
+    put(before, 2)
+    for call in range(1, sys.maxsize):
+        folder = Path(shutil.copytree(before, Path(root) / f"{call:03d}"))
+        if (child := os.fork()) == 0:
+            with StopSignals() as signals:
+                at_call(call, lambda: os.kill(os.getpid(), number))
+                put(folder, 3)
+            os._exit(20 if signals.requested is None else 10)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(code)
+        if code == 20:
+            return
+
+
+def test_a_kill_at_any_stage_leaves_every_checkpoint_sound(tmp_path: Path) -> None:
+    answer = elsewhere(at_each_call, str(tmp_path), int(signal.SIGKILL))
+    assert answer.returncode == 0, answer.stderr
+    assert set(answer.stdout.split()[:-1]) == {"-9"}
+    found = []
+    for folder in sorted(tmp_path.glob("[0-9]*")):
+        found.append((steps(folder), leftovers(folder)))
+        saved, reasons = newest(folder)
+        assert is_of(saved, max(steps(folder)))
+        assert not reasons
+        for path in folder.glob("step_*"):
+            assert is_of(load(path), int(path.name[-1]))
+        put(folder, 4)
+        assert steps(folder) == [found[-1][0][-1], 4]
+        assert leftovers(folder) == []
+    stages = [stage for i, stage in enumerate(found) if i == 0 or stage != found[i - 1]]
+    assert stages == [
+        ([1, 2], []),
+        ([1, 2], [".writing-step_000000000003"]),
+        ([1, 2, 3], []),
+        ([2, 3], [".removing-step_000000000001"]),
+        ([2, 3], []),
+    ]
+
+
+# F7: the disk is full
+
+
+def fill_the_disk(root: str) -> None:
+    """A kernel that refuses to write more than so many bytes, in the middle of a file."""
+    folder, (_, hard) = Path(root), resource.getrlimit(resource.RLIMIT_FSIZE)
+    put(folder, 1)
+    for limit in (0, 300, 3_000, 90_000):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        with pytest.raises(
+            CheckpointError, match=r"step_000000000002 could not be saved: .*too large"
+        ):
+            put(folder, 2, size=100_000)
+        assert steps(folder) == [1]
+        assert leftovers(folder) == []
+        assert is_of(newest(folder)[0], 1)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    put(folder, 2)
+    assert steps(folder) == [1, 2]
+    assert is_of(newest(folder)[0], 2)
+
+
+def test_a_full_disk_costs_one_checkpoint_and_no_more(tmp_path: Path) -> None:
+    answer = elsewhere(fill_the_disk, str(tmp_path))
+    assert answer.returncode == 0, answer.stderr
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
+    """Make the n-th call of a function of `os` fail."""
+
+    def arrange(name: str, number: int) -> None:
+        function, count = getattr(os, name), iter(range(1, sys.maxsize))
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            if next(count) == number:
+                raise OSError(28, "No space left on device")
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(os, name, call)
+
+    return arrange
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "published"),
+    [
+        *[("fsync", n, [1, 2]) for n in range(1, 6)],  # four files and their folder
+        ("fsync", 6, [1, 2, 3]),  # the parent
+        ("mkdir", 2, [1, 2]),
+        ("rename", 1, [1, 2]),
+        ("rename", 2, [1, 2, 3]),
+    ],
+)
+def test_a_refused_call_leaves_no_trace(
+    tmp_path: Path,
+    refusing: Callable[[str, int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    number: int,
+    published: list[int],
+) -> None:
+    put(tmp_path, 1)
+    put(tmp_path, 2)
+    refusing(name, number)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        put(tmp_path, 3)
+    monkeypatch.undo()
+    assert steps(tmp_path) == published
+    assert leftovers(tmp_path) == []
+    assert is_of(newest(tmp_path)[0], published[-1])
+    put(tmp_path, 4)
+    assert is_of(newest(tmp_path)[0], 4)
+
+
+# F18, F19: signals
+
+
+def test_a_save_completes_although_interrupted_at_any_stage(tmp_path: Path) -> None:
+    answer = elsewhere(at_each_call, str(tmp_path), int(signal.SIGINT))
+    assert answer.returncode == 0, answer.stderr
+    assert set(answer.stdout.split()[:-1]) == {"10"}
+    for folder in tmp_path.glob("[0-9]*"):
+        assert steps(folder) == [2, 3]
+        assert leftovers(folder) == []
+        assert is_of(newest(folder)[0], 3)
+
+
+def insist() -> None:
+    with StopSignals() as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.requested == "SIGTERM"
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_second_signal_ends_the_process_at_once() -> None:
+    if (child := os.fork()) == 0:
+        try:
+            insist()
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGINT
+
+
+def test_the_former_handlers_come_back() -> None:
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    former = [signal.getsignal(n) for n in numbers]
+    with suppress(ZeroDivisionError), StopSignals() as signals:
+        assert signals.requested is None
+        signal.raise_signal(signal.SIGTERM)
+        assert signals.requested == "SIGTERM"
+        raise ZeroDivisionError
+    assert [signal.getsignal(n) for n in numbers] == former
+
+
+def test_another_thread_leaves_the_handlers_alone() -> None:
+    former, seen = signal.getsignal(signal.SIGINT), []
+
+    def work() -> None:
+        with StopSignals() as signals:
+            seen.append((signals.requested, signal.getsignal(signal.SIGINT)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(None, former)]

@@ -1,0 +1,272 @@
+"""Settings: the JSON round trip, every rule's own message, and refusals by name."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import json
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lookfurther import config as module
+from lookfurther.config import Config, from_dict, from_json, replace, to_json, validate
+from lookfurther.errors import ConfigError
+
+GOOD = Config(env="ALE/Pong-v5", demos=("pong",))
+
+
+def leaves(cls: type = Config, prefix: str = "") -> dict[str, Any]:
+    """Every leaf setting in `replace`'s spelling, with its type."""
+    found: dict[str, Any] = {}
+    for name, hint in get_type_hints(cls).items():
+        if dataclasses.is_dataclass(hint):
+            assert isinstance(hint, type)
+            found |= leaves(hint, f"{name}__")
+        else:
+            found[prefix + name] = hint
+    return found
+
+
+def values(hint: Any) -> st.SearchStrategy[Any]:
+    """Any value of a setting's type."""
+    if get_origin(hint) is tuple:
+        return st.lists(values(get_args(hint)[0]), max_size=4).map(tuple)
+    if get_origin(hint) is Literal:
+        return st.sampled_from(get_args(hint))
+    finite = st.floats(allow_nan=False, allow_infinity=False)
+    return {int: st.integers(), float: finite, str: st.text(), bool: st.booleans()}[hint]
+
+
+overrides_of = st.fixed_dictionaries({}, optional={k: values(t) for k, t in leaves().items()})
+
+
+@settings(deadline=None)
+@given(overrides_of)
+def test_json_round_trip(overrides: dict[str, Any]) -> None:
+    """Whatever the settings, sensible or not."""
+    config = replace(Config(), **overrides)
+    assert from_json(to_json(config)) == config
+    assert from_dict(json.loads(to_json(config))) == config
+
+
+@settings(deadline=None)
+@given(overrides_of)
+def test_replace_changes_what_it_names_and_nothing_else(overrides: dict[str, Any]) -> None:
+    before, after = flat(Config()), flat(replace(Config(), **overrides))
+    assert after == before | overrides
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """Every leaf setting's value, in `replace`'s spelling."""
+    found: dict[str, Any] = {}
+    for name, value in dataclasses.asdict(config).items():
+        if isinstance(value, dict):
+            found |= {f"{name}__{leaf}": v for leaf, v in value.items()}
+        else:
+            found[name] = value
+    return found
+
+
+def test_a_good_configuration_is_returned_unchanged() -> None:
+    assert validate(GOOD) == GOOD
+
+
+# What breaks each rule, and what it then says.
+BROKEN: dict[str, dict[str, Any]] = {
+    "env must be given, for example --env ALE/Pong-v5": {"env": ""},
+    "environment.stack must be 0 or more, not -1": {"environment__stack": -1},
+    "environment.repeat must be 1 or more, not 0": {"environment__repeat": 0},
+    "environment.noops must be 0 or more, not -1": {"environment__noops": -1},
+    "environment.cap must be 1 or more, not 0": {"environment__cap": 0},
+    "environment.max_failures must be 1 or more, not 0": {"environment__max_failures": 0},
+    "environment.processes must be 0 or more, not -1": {"environment__processes": -1},
+    "environment.threads must be 0 or more, not -1": {"environment__threads": -1},
+    "actor.lanes must be 1 or more, not 0": {"actor__lanes": 0},
+    "actor.weights_period must be 1 or more, not 0": {"actor__weights_period": 0},
+    "replay.alpha must be 0 or more, not -0.1": {"replay__alpha": -0.1},
+    "learner.agent_items must be 1 or more, not 0": {"learner__agent_items": 0},
+    "learner.expert_items must be 0 or more, not -1": {"learner__expert_items": -1},
+    "learner.target_period must be 1 or more, not 0": {"learner__target_period": 0},
+    "learner.consistency must be 0 or more, not -1.0": {"learner__consistency": -1.0},
+    "learner.imitation must be 0 or more, not -1.0": {"learner__imitation": -1.0},
+    "run.steps must be 1 or more, not 0": {"run__steps": 0},
+    "run.minutes must be 0 or more, not -1.0": {"run__minutes": -1.0},
+    "run.seed must be 0 or more, not -1": {"run__seed": -1},
+    "run.threads must be 0 or more, not -1": {"run__threads": -1},
+    "run.log_period must be 1 or more, not 0": {"run__log_period": 0},
+    "run.checkpoint_period must be 0 or more, not -1": {"run__checkpoint_period": -1},
+    "run.checkpoint_minutes must be 0 or more, not -1.0": {"run__checkpoint_minutes": -1.0},
+    "run.keep must be 1 or more, not 0": {"run__keep": 0},
+    "replay.offset must be above 0, not 0.0": {"replay__offset": 0.0},
+    "learner.learning_rate must be above 0, not 0.0": {"learner__learning_rate": 0.0},
+    "learner.adam_eps must be above 0, not 0.0": {"learner__adam_eps": 0.0},
+    "learner.max_gradient_norm must be above 0, not 0.0": {"learner__max_gradient_norm": 0.0},
+    "learner.transform_eps must be above 0, not 0.0": {"learner__transform_eps": 0.0},
+    "learner.samples_per_insert must be above 0, not 0.0": {"learner__samples_per_insert": 0.0},
+    "environment.sticky must be in [0, 1), not 1.0": {"environment__sticky": 1.0},
+    "environment.processes (129) exceeds actor.lanes (128)": {"environment__processes": 129},
+    "replay.horizons must be lengths of 1 or more, not (0, 3)": {"replay__horizons": (0, 3)},
+    "replay.horizons repeats a length: (3, 3)": {"replay__horizons": (3, 3)},
+    "replay.beta must be in [0, 1], not 1.1": {"replay__beta": 1.1},
+    "replay.capacity (3327) must be at least 3328: actor.lanes x (the longest horizon + 16)": {
+        "replay__capacity": 3327,
+        "replay__start": 2000,
+    },
+    "replay.start (1535) must be at least 1536: actor.lanes x (the longest horizon + 2)": {
+        "replay__start": 1535
+    },
+    "replay.start (50000) exceeds replay.capacity (49999)": {"replay__capacity": 49_999},
+    "network.convolutions must be widths of 1 or more, not (32, 0)": {
+        "network__convolutions": (32, 0)
+    },
+    "network.hidden must be widths of 1 or more, not (0,)": {"network__hidden": (0,)},
+    "learner.gamma must be in [0, 1], not 1.001": {"learner__gamma": 1.001},
+    "learner.expert_items is 64, but no demonstrations are given:"
+    " add --demos NAME, or use the preset no-demos": {"demos": ()},
+    "demonstrations are given, but learner.expert_items is 0:"
+    " drop --demos or choose another preset": {"learner__expert_items": 0},
+    "run.device must be auto, cpu, cuda or cuda:N, not 'gpu'": {"run__device": "gpu"},
+}
+
+
+@pytest.mark.parametrize("message", BROKEN)
+def test_every_rule_has_its_own_message(message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(replace(GOOD, **BROKEN[message]))
+    assert str(caught.value) == message
+    assert "\n" not in message
+
+
+def test_no_rule_is_left_untried() -> None:
+    """Each case breaks one rule first, and together they break every rule."""
+
+    def first_broken(overrides: dict[str, Any]) -> int:
+        config = replace(GOOD, **overrides)
+        held = [holds for holds, _ in module._bounds(config) + module._relations(config)]
+        return held.index(False)
+
+    rules = len(module._bounds(GOOD) + module._relations(GOOD))
+    assert sorted(map(first_broken, BROKEN.values())) == list(range(rules))
+
+
+@pytest.mark.parametrize("name", ["actor__lanes", "replay__capacity", "replay__start"])
+def test_the_least_sizes_hold(name: str) -> None:
+    """One lane and one-step transitions: 17 slots, a start of 3."""
+    least = {"actor__lanes": 1, "replay__capacity": 17, "replay__start": 3}
+    tiny = replace(GOOD, replay__horizons=(1,), **least)
+    validate(tiny)
+    with pytest.raises(ConfigError, match=name.replace("__", ".")):
+        validate(replace(tiny, **{name: least[name] - 1}))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"gamma": 0.9}, "unknown setting gamma"),
+        ({"learner": {"gama": 0.9}}, "unknown setting learner.gama"),
+        ({"learner": 3}, "learner must be an object, not 3"),
+        ([], "configuration must be an object, not []"),
+        ({"learner": {"gamma": "0.9"}}, "learner.gamma must be a finite number, not '0.9'"),
+        ({"learner": {"gamma": True}}, "learner.gamma must be a finite number, not True"),
+        ({"learner": {"gamma": None}}, "learner.gamma must be a finite number, not None"),
+        ({"learner": {"gamma": float("nan")}}, "learner.gamma must be a finite number, not nan"),
+        ({"run": {"minutes": float("inf")}}, "run.minutes must be a finite number, not inf"),
+        ({"actor": {"lanes": 8.0}}, "actor.lanes must be a whole number, not 8.0"),
+        ({"actor": {"lanes": True}}, "actor.lanes must be a whole number, not True"),
+        ({"actor": {"ladder": "rope"}}, "actor.ladder must be one of paper, apex, not 'rope'"),
+        (
+            {"environment": {"full_actions": 1}},
+            "environment.full_actions must be true or false, not 1",
+        ),
+        ({"env": 3}, "env must be a text, not 3"),
+        ({"demos": "pong"}, "demos must be a list, not 'pong'"),
+        ({"replay": {"horizons": [1, "10"]}}, "replay.horizons must be a whole number, not '10'"),
+    ],
+)
+def test_unknown_and_mistyped_settings_are_refused_by_name(data: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_json(json.dumps(data))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"env": 1', "[" * 100_000, '{"x": ' + "9" * 5000 + "}"])
+def test_what_is_not_json_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="configuration is not JSON"):
+        from_json(text)
+
+
+def test_a_number_too_large_for_a_float_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"learner\.gamma must be a finite number"):
+        from_json('{"learner": {"gamma": 1' + "0" * 400 + "}}")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*get_type_hints(Config), "gamma", "lanes"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(json_values)
+def test_any_json_makes_a_configuration_or_a_config_error(data: Any) -> None:
+    try:
+        config = from_json(json.dumps(data))
+    except ConfigError:
+        return
+    assert from_json(to_json(config)) == config
+
+
+def test_settings_left_out_keep_their_defaults() -> None:
+    """So a file of an older release, with fewer settings, still loads."""
+    assert from_json('{"env": "CartPole-v1", "learner": {"gamma": 1}}') == replace(
+        Config(), env="CartPole-v1", learner__gamma=1.0
+    )
+
+
+@pytest.mark.parametrize("name", ["gamma", "learner__gama", "lerner__gamma", "env__x", "batch"])
+def test_replace_refuses_unknown_settings_by_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^unknown setting {name.replace('__', '.')}$"):
+        replace(GOOD, **{name: 1})
+
+
+def test_validate_refuses_mistyped_settings_too() -> None:
+    """What Python code sets is checked as strictly as what a file says."""
+    with pytest.raises(ConfigError, match=r"learner\.transform must be one of h, identity"):
+        validate(replace(GOOD, learner__transform="g"))
+    with pytest.raises(ConfigError, match=r"actor\.lanes must be a whole number, not '8'"):
+        validate(replace(GOOD, actor__lanes="8"))
+    assert validate(replace(GOOD, replay__horizons=[1, 5])).replay.horizons == (1, 5)
+
+
+def test_batch_is_both_shares() -> None:
+    assert replace(GOOD, learner__agent_items=5, learner__expert_items=3).batch == 8
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        GOOD.learner.gamma = 0.9  # type: ignore[misc]
+
+
+def test_every_setting_has_help_text() -> None:
+    """A string below each leaf field, which the command line shows; each section a docstring."""
+    tree = ast.parse(inspect.getsource(module))
+    sections = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    helped = 0
+    for name, section in sections.items():
+        assert ast.get_docstring(section), name
+        for field, below in zip(section.body, [*section.body[1:], None], strict=True):
+            if isinstance(field, ast.AnnAssign) and ast.unparse(field.annotation) not in sections:
+                assert isinstance(below, ast.Expr), f"{name}.{ast.unparse(field.target)}"
+                assert isinstance(below.value, ast.Constant)
+                assert isinstance(below.value.value, str)
+                assert below.value.value.strip(), f"{name}.{ast.unparse(field.target)}"
+                helped += 1
+    assert helped == len(leaves())

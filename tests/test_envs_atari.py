@@ -1,0 +1,202 @@
+"""Atari lanes: exact caps, a film without gaps, and nothing but the game's own rewards and ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import gymnasium
+import numpy as np
+import pytest
+
+from lookfurther.config import Environment
+from lookfurther.envs import Envs, describe, make_envs
+from lookfurther.errors import ConfigError, EnvironmentFault
+from lookfurther.types import Step
+
+pytest.importorskip("ale_py")
+
+LEFT, FIRE_RIGHT = np.array([4]), np.array([11])  # of the full 18 actions
+
+
+@contextmanager
+def atari(game: str, lanes: int = 2, seed: int = 0, threads: int = 1, **settings) -> Iterator[Envs]:
+    envs = make_envs(f"ALE/{game}-v5", Environment(**settings), lanes, seed, threads)
+    try:
+        yield envs
+    finally:
+        envs.close()
+
+
+def play(envs: Envs, steps: int, seed: int = 0) -> list[Step]:
+    """The Steps of random actions, the reset first."""
+    actions = np.random.default_rng(seed).integers(0, envs.spec.actions, (steps, envs.lanes))
+    answers = [envs.reset()]
+    for action in actions:
+        envs.send(action)
+        answers.append(envs.recv())
+    return answers
+
+
+def test_spec_is_the_papers():
+    spec = describe("ALE/MontezumaRevenge-v5", Environment())
+    assert spec == ("ALE/MontezumaRevenge-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
+    assert spec.observation == (4, 84, 84)
+    few = describe("ALE/Pong-v5", Environment(full_actions=False, stack=2))
+    assert (few.actions, few.observation) == (6, (2, 84, 84))
+
+
+@pytest.mark.parametrize(
+    ("cap", "unit", "repeat", "steps"),
+    [
+        (1, "steps", 4, 1),
+        (9, "steps", 4, 9),
+        (9, "steps", 3, 9),
+        (9, "frames", 4, 3),
+        (8, "frames", 4, 2),
+    ],
+)
+def test_the_cap_is_exact_in_every_episode(cap, unit, repeat, steps):
+    """An episode is cut after `cap` steps, or the first step that reaches `cap` frames, whatever
+    the number of no-ops before it."""
+    with atari("Pong", cap=cap, cap_unit=unit, repeat=repeat, noops=30) as envs:
+        film = play(envs, 3 * (steps + 1))
+    for t, step in enumerate(film):
+        age = t % (steps + 1)
+        assert (step.first == (age == 0)).all()
+        assert (step.truncated == (age == steps)).all()
+        assert not step.terminal.any()
+
+
+def test_a_film_has_no_gaps():
+    """The newest plane of x_t is the second newest of x_{t+1}, except across a reset, which shows
+    three zero planes and a frame; resets follow ends and nothing else; their reward is 0."""
+    with atari("Breakout", lanes=3, threads=2, cap=60) as envs:
+        film = play(envs, 200)
+    assert film[0].first.all()
+    for before, after in pairwise(film):
+        ended = before.terminal | before.truncated
+        assert (after.first == ended).all()
+        assert not (after.terminal & after.truncated).any()
+        on = ~after.first
+        assert (after.observation[on, :-1] == before.observation[on, 1:]).all()
+        assert (after.reward[after.first] == 0).all()
+    for step in film:
+        opening = step.observation[step.first]
+        assert not opening[:, :3].any()
+        assert opening[:, 3].any(axis=(1, 2)).all()
+    assert sum(step.first.sum() for step in film) >= 9
+    assert any(step.truncated.any() for step in film)
+
+
+def test_answers_are_never_written_again():
+    with atari("Breakout", lanes=3, threads=2) as envs:
+        film = [envs.reset()]
+        copies = [film[0].observation.copy()]
+        for _ in range(40):
+            envs.send(np.array([1, 3, 4]))
+            film.append(envs.recv())
+            copies.append(film[-1].observation.copy())
+    assert all(np.array_equal(step.observation, x) for step, x in zip(film, copies, strict=True))
+    assert len({step.observation.ctypes.data for step in film}) == len(film)
+
+
+@pytest.fixture(scope="module")
+def game() -> list[Step]:
+    """One whole game of Breakout, lost by always pressing fire and right."""
+    with atari("Breakout", lanes=1, noops=0) as envs:
+        film = [envs.reset()]
+        while not film[-1].terminal[0]:
+            envs.send(FIRE_RIGHT)
+            film.append(envs.recv())
+    return film
+
+
+def test_rewards_and_the_end_are_the_games_own(game: list[Step]):
+    """A plain single emulator, given the same actions, agrees step by step, and of Breakout's
+    five lives only the last one ends the episode."""
+    plain = gymnasium.make(
+        "ALE/Breakout-v5", repeat_action_probability=0.0, full_action_space=True, frameskip=4
+    )
+    plain.reset(seed=0)
+    lives = set()
+    for step in game[1:]:
+        _, reward, terminal, _, info = plain.step(FIRE_RIGHT[0])
+        lives.add(info["lives"])
+        assert (step.reward[0], step.terminal[0]) == (reward, terminal)
+    plain.close()
+    assert lives == {5, 4, 3, 2, 1, 0}
+    assert sum(step.reward[0] for step in game) > 0
+
+
+def test_an_end_at_the_cap_is_terminal(game: list[Step]):
+    """A game over on the very step of the cap bootstraps nothing."""
+    with atari("Breakout", lanes=1, noops=0, cap=len(game) - 1) as envs:
+        envs.reset()
+        for _ in game[1:]:
+            envs.send(FIRE_RIGHT)
+            last = envs.recv()
+    assert last.terminal[0]
+    assert not last.truncated[0]
+
+
+def test_rewards_are_raw():
+    """A pellet of Ms. Pac-Man is worth 10; clipped it would be 1."""
+    with atari("MsPacman", lanes=1, noops=0) as envs:
+        envs.reset()
+        rewards = []
+        for _ in range(100):
+            envs.send(LEFT)
+            rewards.append(envs.recv().reward)
+    assert rewards[0].dtype == np.float32
+    assert set(np.concatenate(rewards).tolist()) == {0.0, 10.0}
+
+
+def same(a: list[Step], b: list[Step]) -> bool:
+    return all(
+        np.array_equal(x, y) for s, t in zip(a, b, strict=True) for x, y in zip(s, t, strict=True)
+    )
+
+
+def test_the_seed_decides_and_threads_do_not():
+    films = []
+    for seed, threads in [(5, 1), (5, 2), (6, 1)]:
+        with atari("Breakout", lanes=3, seed=seed, threads=threads, sticky=0.25, cap=9) as envs:
+            films.append(play(envs, 25))
+    assert same(films[0], films[1])
+    assert not same(films[0], films[2])
+
+
+def test_no_state_is_promised():
+    with atari("Pong") as envs:
+        play(envs, 5)
+        assert envs.state() == {}
+        step, same = envs.restore({})
+        assert step.first.all()
+        assert not same.any()
+
+
+def test_close_ends_the_threads_and_may_be_repeated():
+    before = len(os.listdir("/proc/self/task"))
+    envs = make_envs("ALE/Pong-v5", Environment(), 4, 0, 3)
+    envs.reset()
+    envs.send(np.zeros(4, int))
+    assert len(os.listdir("/proc/self/task")) > before
+    envs.close()
+    envs.close()
+    assert len(os.listdir("/proc/self/task")) == before
+
+
+def test_refusals(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(ConfigError, match="Did you mean: `Pong`"):
+        describe("ALE/Pongg-v5", Environment())
+    with pytest.raises(ConfigError, match="old name of an Atari game: use its ALE"):
+        describe("PongNoFrameskip-v4", Environment())
+    with pytest.raises(ConfigError, match="wrappers do not fit ALE/Pong-v5"):
+        describe("ALE/Pong-v5", Environment(wrappers=("gymnasium.wrappers:FlattenObservation",)))
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(EnvironmentFault, match=r"needs ale_py: install lookfurther\[atari\]$"):
+        describe("ALE/Pong-v5", Environment())

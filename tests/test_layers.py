@@ -1,0 +1,131 @@
+"""types, errors, config <- equations <- parts <- runtime <- commands: read from the imports."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lookfurther.types
+
+PACKAGE = Path(lookfurther.types.__file__).parent
+
+# A name is a module of the package, or a folder with all it holds; "" is the package itself.
+LAYERS = {
+    "ground": ("types", "errors", "config", "presets"),
+    "equations": ("transforms", "returns", "losses", "exploration", "priorities"),
+    "parts": (
+        "networks",
+        "envs",
+        "actor",
+        "sumtree",
+        "replay",
+        "mixture",
+        "demos",
+        "objective",
+        "learner",
+        "agent",
+        "evaluate",
+    ),
+    "runtime": ("runtime",),
+    "commands": ("", "__main__", "cli", "plots", "animate"),
+}
+RANK = {name: rank for rank, names in enumerate(LAYERS.values()) for name in names}
+
+# Parts are ignorant of one another, but for these.
+ALLOWED = {
+    ("learner", "objective"),
+    ("replay", "sumtree"),
+    ("mixture", "replay"),
+    ("agent", "networks"),
+    ("evaluate", "agent"),
+    ("evaluate", "envs"),
+}
+
+
+def name_of(path: Path) -> str:
+    """lookfurther/envs/atari.py -> lookfurther.envs.atari."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def place(module: str) -> str:
+    """The name under which LAYERS knows a module: what follows `lookfurther.`, to the next dot."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def absolute(module: str, node: ast.ImportFrom) -> str:
+    """What `from ..x import y` in `module` names, in full."""
+    if node.level == 0:
+        return node.module or ""
+    is_folder = FILES[module].name == "__init__.py"
+    parents = module.split(".")[: None if is_folder and node.level == 1 else is_folder - node.level]
+    return ".".join([*parents, *filter(None, [node.module])])
+
+
+def imports(module: str) -> set[str]:
+    """Every module that `module` imports, wherever in the file."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(FILES[module].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            source = absolute(module, node)
+            inner = {f"{source}.{alias.name}" for alias in node.names} & FILES.keys()
+            found |= inner if len(inner) == len(node.names) else inner | {source}
+    return found
+
+
+def ours(module: str) -> set[str]:
+    return {name for name in imports(module) if name.partition(".")[0] == "lookfurther"}
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_every_module_has_a_layer(module: str) -> None:
+    assert place(module) in RANK, f"give {module} a layer in tests/test_layers.py"
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_imports_point_left(module: str) -> None:
+    """A layer imports what is left of it; among parts, only a folder's own and the exceptions."""
+    here = place(module)
+    for other in ours(module):
+        there = place(other)
+        assert RANK[there] <= RANK[here], f"{module} imports {other}"
+        if here in LAYERS["parts"] and there in LAYERS["parts"]:
+            assert here == there or (here, there) in ALLOWED, f"{module} imports {other}"
+
+
+@pytest.mark.parametrize("module", [m for m in FILES if place(m) in LAYERS["equations"]])
+def test_equations_know_torch_and_types_alone(module: str) -> None:
+    """Tensors in, tensors out: no settings, no other library."""
+    roots = {name.partition(".")[0] for name in imports(module)} - sys.stdlib_module_names
+    assert roots <= {"lookfurther", "torch"}
+    assert {place(name) for name in ours(module)} <= {*LAYERS["equations"], "types"}
+
+
+def test_only_the_runtime_knows_ray() -> None:
+    knows = {m for m in FILES if "ray" in {name.partition(".")[0] for name in imports(m)}}
+    assert {place(m) for m in knows} <= set(LAYERS["runtime"])
+
+
+def test_settings_environments_and_the_command_line_start_without_torch() -> None:
+    """In a fresh process: torch takes seconds to import, and `--help` should not wait for it."""
+    light = ("cli", "config", "presets", "errors", "types", "envs")
+    modules = [module for module in FILES if place(module) in light]
+    assert {"lookfurther.config", "lookfurther.types"} <= set(modules)
+    script = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    importlib.import_module(name)\n"
+        "    assert 'torch' not in sys.modules, name + ' imports torch'\n"
+    )
+    command = [sys.executable, "-c", script, *modules]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=PACKAGE.parent, check=False)
+    assert done.returncode == 0, done.stderr

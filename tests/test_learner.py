@@ -1,0 +1,197 @@
+"""Algorithm 1, one step at a time, against independent arithmetic."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lookfurther import config
+from lookfurther.errors import TrainingDiverged
+from lookfurther.learner import Learner
+from lookfurther.mixture import Mixture
+from lookfurther.replay import Replay
+from lookfurther.types import Batch, Chunk, Spec
+
+CPU = torch.device("cpu")
+
+
+def net(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4))
+
+
+def batch_of(size: int, seed: int = 0, agent: int | None = None) -> Batch:
+    g = torch.Generator().manual_seed(seed)
+    expert = torch.arange(size) >= (size if agent is None else agent)
+    return Batch(
+        x=torch.randn(size, 3, generator=g),
+        a=torch.randint(4, (size,), generator=g),
+        r=3 * torch.randn(size, generator=g),
+        discount=torch.where(torch.rand(size, generator=g) < 0.2, 0.0, 0.99),
+        x_next=torch.randn(size, 3, generator=g),
+        e=expert.float(),
+        w=torch.rand(size, generator=g) + 0.1,
+        item=torch.arange(size),
+    )
+
+
+def h(z: Tensor) -> Tensor:
+    return z.sign() * ((z.abs() + 1).sqrt() - 1) + 1e-2 * z
+
+
+def h_inv(x: Tensor) -> Tensor:
+    root = (1 + 0.04 * (x.abs() + 1 + 0.01)).sqrt()
+    return x.sign() * (((root - 1) / 0.02) ** 2 - 1)
+
+
+def huber(x: Tensor) -> Tensor:
+    return nn.functional.smooth_l1_loss(x, torch.zeros_like(x), reduction="none")
+
+
+def printed_loss(online: nn.Module, target: nn.Module, b: Batch, margin: float) -> Tensor:
+    """L_TD + L_TC + L_IM item by item, as the paper prints them, in float64."""
+    total = torch.zeros((), dtype=torch.float64)
+    for i in range(len(b.a)):
+        q, q_next = online(b.x[i]), online(b.x_next[i])
+        with torch.no_grad():
+            frozen = target(b.x_next[i])
+        a, a_next = int(b.a[i]), int(q_next.argmax())
+        goal = h(b.r[i] + b.discount[i] * h_inv(frozen[a_next]))
+        td = huber(q[a] - goal)
+        tc = huber(q_next[a_next] - frozen[a_next]) if b.discount[i] > 0 else 0.0
+        rivals = torch.stack([q[j] + (margin if j != a else 0.0) for j in range(4)])
+        im = b.e[i] * (rivals.max() - q[a])
+        total = total + b.w[i] * (td + tc + im)
+    return total / len(b.a)
+
+
+def doubled(b: Batch) -> Batch:
+    return Batch(*(v.double() if v.is_floating_point() else v for v in b))
+
+
+def test_the_step_is_adam_on_the_printed_loss():
+    settings = config.Learner(agent_items=24, expert_items=8, learning_rate=1e-2)
+    learner = Learner(net(), settings, CPU, torch.float32)
+    learner.target.load_state_dict(net(1).state_dict())
+    online, target = net().double(), net(1).double()
+    adam = torch.optim.Adam(online.parameters(), lr=1e-2, eps=0.01 / 256)
+    for k in range(5):
+        b = batch_of(32, seed=k, agent=24)
+        update = learner.step(b)
+        adam.zero_grad()
+        loss = printed_loss(online, target, doubled(b), settings.margin)
+        loss.backward()
+        adam.step()
+        assert float(update.terms["loss"]) == pytest.approx(loss.item(), rel=1e-4)
+    for ours, theirs in zip(learner.online.parameters(), online.parameters(), strict=True):
+        assert torch.allclose(ours.double(), theirs, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "term"), [({"consistency": 0.0}, "loss_tc"), ({"imitation": 0.0}, "loss_im")]
+)
+def test_an_ablated_term_is_reported_but_has_no_part_in_the_loss(changed: dict, term: str):
+    settings = config.Learner(agent_items=24, expert_items=8, **changed)
+    learner = Learner(net(), settings, CPU, torch.float32)
+    learner.target.load_state_dict(net(1).state_dict())
+    terms = learner.step(batch_of(32, agent=24)).terms
+    rest = {"loss_td", "loss_tc", "loss_im"} - {term}
+    assert float(terms["loss"]) == pytest.approx(sum(float(terms[name]) for name in rest), rel=1e-5)
+    assert float(terms[term]) > 0
+
+
+def test_gradients_are_clipped_by_their_global_norm():
+    settings = config.Learner(agent_items=32, expert_items=0, max_gradient_norm=1e-3)
+    learner = Learner(net(), settings, CPU, torch.float32)
+    norm = learner.step(batch_of(32)).terms["gradient_norm"]
+    used = torch.cat([p.grad.view(-1) for p in learner.online.parameters()]).norm()
+    assert norm > 1e-3
+    assert float(used) == pytest.approx(1e-3, rel=1e-5)
+
+
+def test_priorities_are_the_huber_td_loss_before_or_after_the_step():
+    b = batch_of(32)
+    for after in (False, True):
+        settings = config.Learner(
+            agent_items=32, expert_items=0, priority_after_step=after, learning_rate=0.1
+        )
+        learner = Learner(net(), settings, CPU, torch.float32)
+        before = learner.priority(b)
+        given = learner.step(b).priority
+        assert torch.allclose(given, learner.priority(b) if after else before, atol=1e-6)
+        assert not torch.allclose(before, learner.priority(b), atol=1e-3)
+
+
+def test_the_target_network_is_copied_every_period_and_only_then():
+    settings = config.Learner(agent_items=8, expert_items=0, target_period=3)
+    learner = Learner(net(), settings, CPU, torch.float32)
+    held = copy.deepcopy(learner.target.state_dict())
+    for k in range(1, 7):
+        learner.step(batch_of(8, seed=k))
+        if k % 3 == 0:
+            held = copy.deepcopy(learner.online.state_dict())
+        assert all(torch.equal(v, held[n]) for n, v in learner.target.state_dict().items())
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_at_once_and_leaves_the_weights(poison: float):
+    learner = Learner(net(), config.Learner(agent_items=8, expert_items=0), CPU, torch.float32)
+    learner.step(batch_of(8))
+    before = copy.deepcopy(learner.online.state_dict())
+    b = batch_of(8, seed=1)
+    b.w[3] = poison
+    with pytest.raises(TrainingDiverged, match="update 2"):
+        learner.step(b)
+    assert all(torch.equal(v, before[n]) for n, v in learner.online.state_dict().items())
+    assert learner.updates == 1
+
+
+def test_state_makes_a_twin():
+    settings = config.Learner(agent_items=8, expert_items=0, target_period=3)
+    one = Learner(net(), settings, CPU, torch.float32)
+    for k in range(4):
+        one.step(batch_of(8, seed=k))
+    two = Learner(net(5), settings, CPU, torch.float32)
+    saved = {f: {k: v.clone() for k, v in s.items()} for f, s in one.state().items()}
+    two.load_state(saved, one.updates)
+    for k in range(4, 8):
+        one.step(batch_of(8, seed=k))
+        two.step(batch_of(8, seed=k))
+    for ours, theirs in zip(one.state().values(), two.state().values(), strict=True):
+        assert all(torch.equal(v, theirs[k]) for k, v in ours.items())
+
+
+SPEC = Spec("toy", (3,), 1, "float32", 4, 1.0)
+
+
+def replay(value: float) -> Replay:
+    made = Replay(SPEC, 1, 60, config.Replay(), 0.9)
+    k = 40
+    made.add(
+        Chunk(
+            plane=np.full((k, 1, 3), value, np.float32),
+            action=np.zeros((k, 1), np.int64),
+            reward=np.zeros((k, 1), np.float32),
+            mark=np.zeros((k, 1), np.uint8),
+            priority=np.ones((k, 1, 2), np.float32),
+            forget=np.zeros(1, np.int64),
+        )
+    )
+    return made
+
+
+def test_a_batch_is_always_192_agent_and_64_expert_items_and_priorities_return_home():
+    agent, expert = replay(1.0), replay(2.0)
+    mixture = Mixture(agent, expert, 192, 64)
+    for _ in range(10):
+        batch = mixture.sample()
+        assert (batch.x[:192] == 1).all()
+        assert (batch.x[192:] == 2).all()
+        assert len(batch.x) == 256
+        assert batch.w[:192].max() == batch.w[192:].max() == 1
+    mixture.update(batch.item, torch.cat([torch.full((192,), 3.0), torch.full((64,), 5.0)]))
+    expected = (torch.tensor([3.0, 5.0]).double() + 1e-6) ** 0.6
+    assert torch.allclose(agent.tree.mass[batch.item[:192]], expected[0])
+    assert torch.allclose(expert.tree.mass[batch.item[192:]], expected[1])

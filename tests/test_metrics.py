@@ -1,0 +1,391 @@
+"""Metrics survive what runs survive: cut lines, full disks, missing trackers, clocks gone wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lookfurther.errors import CheckpointError, LookFurtherError
+from lookfurther.runtime import metrics as module
+from lookfurther.runtime.metrics import Clock, Metrics, Returns, memory_gib, plain, read, tag
+from lookfurther.types import Step
+
+
+@pytest.fixture
+def board_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Metrics, "_open_board", staticmethod(lambda events, last: None))
+
+
+def opened(folder: Path, resume_at_step: int = -1) -> Metrics:
+    return Metrics(folder / "metrics.jsonl", folder / "events", resume_at_step)
+
+
+def write(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    metrics = opened(folder)
+    for row in rows:
+        metrics.write(row)
+    metrics.close()
+    return folder / "metrics.jsonl"
+
+
+def strict(line: str) -> Any:
+    """JSON as the standard has it, which knows neither NaN nor Infinity."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    return json.loads(line, parse_constant=refuse)
+
+
+# --- the file
+
+
+def test_values_are_read_as_written_and_what_is_not_finite_is_null(
+    tmp_path: Path, board_off: None
+) -> None:
+    row = {
+        "step": np.int64(3),
+        "loss": np.float32(0.5),
+        "q_mean": float("nan"),
+        "return_best": float("-inf"),
+        "game": "Pong ε",
+        "epsilons": [0.1, np.float64("inf"), 2],
+        "returns": np.array([1.0, np.nan]),
+    }
+    path = write(tmp_path, [row])
+    expected = {
+        "step": 3,
+        "loss": 0.5,
+        "q_mean": None,
+        "return_best": None,
+        "game": "Pong ε",
+        "epsilons": [0.1, None, 2],
+        "returns": [1.0, None],
+    }
+    assert strict(path.read_text()) == expected
+    assert read(path) == [expected]
+
+
+@given(st.floats() | st.integers() | st.text() | st.lists(st.floats()))
+def test_plain_values_are_strict_json(value: Any) -> None:
+    assert strict(json.dumps(plain(value), allow_nan=False)) == plain(value)
+
+
+def test_a_row_can_be_read_before_the_file_is_closed(tmp_path: Path, board_off: None) -> None:
+    metrics = opened(tmp_path)
+    metrics.write({"step": 1})
+    assert read(tmp_path / "metrics.jsonl") == [{"step": 1}]
+    metrics.close()
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_resuming_keeps_exactly_the_whole_rows_up_to_its_step(data: st.DataObject) -> None:
+    steps = data.draw(st.lists(st.integers(0, 40), max_size=8).map(sorted))
+    last = data.draw(st.integers(-1, 41))
+    rows = [{"step": step, "loss": step / 7} for step in steps]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    cut = data.draw(st.integers(0, len(text)))
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Metrics, "_open_board", staticmethod(lambda events, last: None))
+        path = Path(name) / "metrics.jsonl"
+        path.write_text(text[:cut])
+        # A row that lost only its line's end is still whole.
+        whole = [row for row, line in zip(rows, _ends(rows), strict=True) if line <= cut]
+        assert read(path) == whole
+        metrics = opened(Path(name), last)
+        metrics.write({"step": 99})
+        metrics.close()
+        assert read(path) == [row for row in whole if row["step"] <= last] + [{"step": 99}]
+        assert os.listdir(name) == ["metrics.jsonl"]
+
+
+def _ends(rows: list[dict[str, Any]]) -> list[int]:
+    """How many characters a file must have for each row to be whole."""
+    sizes = [len(json.dumps(row)) + 1 for row in rows]
+    return [sum(sizes[: i + 1]) - 1 for i in range(len(rows))]
+
+
+def test_a_new_run_starts_with_no_rows(tmp_path: Path, board_off: None) -> None:
+    path = write(tmp_path, [{"step": 0}, {"step": 1}])
+    opened(tmp_path).close()
+    assert path.read_text() == ""
+
+
+def test_a_crash_while_dropping_rows_leaves_the_old_file(
+    tmp_path: Path, board_off: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, [{"step": 1}, {"step": 2}])
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.os, "replace", crash)
+    with pytest.raises(KeyboardInterrupt):
+        opened(tmp_path, resume_at_step=1)
+    assert read(path) == [{"step": 1}, {"step": 2}]
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+def test_metrics_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(LookFurtherError, match=r"nowhere\.jsonl: No such file"):
+        read(tmp_path / "nowhere.jsonl")
+
+
+class FullDisk:
+    """A file on a disk that fills up in the middle of a line."""
+
+    name = "metrics.jsonl"
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def write(self, line: bytes) -> int:
+        self.file.write(line[: len(line) // 2])
+        raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_costs_rows_and_one_warning_but_not_the_run(
+    tmp_path: Path, board_off: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = opened(tmp_path)
+    metrics.write({"step": 1})
+    file = metrics._file
+    metrics._file = FullDisk(file)  # type: ignore[assignment]
+    metrics.write({"step": 2})
+    metrics.write({"step": 3})
+    metrics._file = file
+    metrics.write({"step": 4})
+    metrics.write({"step": 5})
+    metrics.close()
+    assert [row["step"] for row in read(tmp_path / "metrics.jsonl")] == [1, 4, 5]
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: cannot write metrics to metrics.jsonl: No space left on device"
+    ]
+
+
+# --- TensorBoard
+
+
+@pytest.mark.parametrize(
+    ("key", "where"),
+    [
+        ("return_mean", "return/mean"),
+        ("loss", "loss/total"),
+        ("loss_td", "loss/td"),
+        ("expert_share_of_gradient", "expert/share_of_gradient"),
+        ("steps_per_second", "rate/steps_per_second"),
+        ("samples_per_insert", "rate/samples_per_insert"),
+        ("episodes", "run/episodes"),
+        ("dropped_episodes", "run/dropped_episodes"),
+    ],
+)
+def test_tags(key: str, where: str) -> None:
+    assert tag(key) == where
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "events"))
+    events.Reload()
+    return {
+        name: [(event.step, event.value) for event in events.Scalars(name)]
+        for name in events.Tags()["scalars"]
+    }
+
+
+def test_tensorboard_shows_finite_numbers_and_forgets_what_a_resume_drops(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        [
+            {"step": 10, "loss": 0.5, "game": "Pong", "list": [1.0]},
+            {"step": 20, "loss": 0.25, "return_mean": float("nan")},
+            {"step": 30, "loss": 9.0},
+        ],
+    )
+    metrics = opened(tmp_path, resume_at_step=20)
+    metrics.write({"step": 30, "loss": 0.125, "episodes": 4})
+    metrics.close()
+    assert scalars(tmp_path) == {
+        "loss/total": [(10, 0.5), (20, 0.25), (30, 0.125)],
+        "run/episodes": [(30, 4.0)],
+    }
+
+
+def test_without_tensorboard_there_is_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    path = write(tmp_path, [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}])
+    assert [row["step"] for row in read(path)] == [1, 2]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: no TensorBoard scalars")
+
+
+def test_a_board_that_fails_later_costs_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Board:
+        def add_scalar(self, *_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Metrics, "_open_board", staticmethod(lambda events, last: Board()))
+    path = write(tmp_path, [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}])
+    assert len(read(path)) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+# --- the clock
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1), st.floats(0, 1e6))
+def test_time_is_the_sum_of_a_clocks_forward_steps(readings: list[float], before: float) -> None:
+    ticks = iter(readings)
+    clock = Clock(before, now=lambda: next(ticks))
+    forward = before
+    for earlier, later in pairwise(readings):
+        forward += later - earlier if later > earlier else 0.0
+        assert clock.seconds() == forward
+
+
+@given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.integers(0, 1000)), min_size=1))
+def test_rates_are_never_negative_and_always_finite(ticks: list[tuple[float, int]]) -> None:
+    now, count = 0.0, 0
+    clock = Clock(now=lambda: now)
+    for later, more in ticks:
+        now, count = later, count + more
+        assert 0 <= clock.rates(steps=count)["steps"] < math.inf
+
+
+def test_rates_by_hand() -> None:
+    now = 100.0
+    clock = Clock(now=lambda: now)
+    assert clock.rates(steps=5000, updates=0) == {"steps": 0, "updates": 0}  # after a resume
+    now = 102.0
+    assert clock.rates(steps=5010, updates=3) == {"steps": 5, "updates": 1.5}
+    now = 90.0  # steps back: no time has passed, the 6 steps wait
+    assert clock.rates(steps=5016, updates=3) == {"steps": 5, "updates": 1.5}
+    now = 94.0
+    assert clock.rates(steps=5018, updates=3) == {"steps": 2, "updates": 0}
+
+
+# --- returns
+
+Episode = tuple[list[float], str]  # the rewards of its actions, and how it ends
+episodes = st.tuples(
+    st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=4),
+    st.sampled_from(["terminal", "truncated", "dropped"]),
+)
+
+
+def slots(lane: list[Episode]) -> list[dict[str, Any]]:
+    """What a lane's environment answers, slot by slot."""
+    result: list[dict[str, Any]] = [{"first": True}]
+    for rewards, end in lane:
+        result += [{"reward": reward} for reward in rewards]
+        if end == "dropped":
+            result.append({"first": True, "dropped": True})
+        else:
+            result[-1][end] = True
+            result.append({"first": True})
+    return result
+
+
+def film(lanes: list[list[Episode]]) -> list[Step]:
+    """The answers of several lanes, until the shortest ends."""
+    steps = []
+    for answers in zip(*(slots(lane) for lane in lanes), strict=False):
+
+        def column(name: str, answers: Any = answers) -> np.ndarray:
+            return np.array([answer.get(name, 0) for answer in answers])
+
+        ends = ("terminal", "truncated", "first", "dropped")
+        marks = {name: column(name).astype(bool) for name in ends}
+        steps.append(Step(np.zeros(len(lanes)), column("reward").astype(np.float32), **marks))
+    return steps
+
+
+def finished(lanes: list[list[Episode]], slots_seen: int) -> list[tuple[float, int, int]]:
+    """(return, length, lane) of the episodes that ended in time, in their order."""
+    found = []
+    for lane, lane_episodes in enumerate(lanes):
+        slot = 0
+        for rewards, end in lane_episodes:
+            slot += len(rewards)
+            if end != "dropped" and slot < slots_seen:
+                found.append((slot, lane, sum(rewards), len(rewards)))
+            slot += 1
+    return [(total, length, lane) for _, lane, total, length in sorted(found)]
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+@settings(max_examples=60)
+@given(st.lists(st.lists(episodes, max_size=6), min_size=1, max_size=4))
+def test_returns_agree_with_counting_by_hand(lanes: list[list[Episode]]) -> None:
+    returns, steps = Returns(len(lanes), keep=5), film(lanes)
+    for i, step in enumerate(steps):
+        if i == len(steps) // 2:  # a resume in the middle of everything changes nothing
+            state = returns.state()
+            returns = Returns(len(lanes), keep=5)
+            returns.load_state(state)
+        returns.add(step)
+    every = finished(lanes, len(steps))
+    recent = every[-5:]
+    assert returns.episodes == len(every)
+    assert returns.dropped == sum(int(step.dropped.sum()) for step in steps)
+    assert returns.mean() == pytest.approx(mean([r for r, _, _ in recent]), nan_ok=True)
+    assert returns.length() == pytest.approx(mean([n for _, n, _ in recent]), nan_ok=True)
+    low = mean([r for r, _, lane in recent if lane in (0, 2)])
+    assert returns.mean([0, 2]) == pytest.approx(low, nan_ok=True)
+    best = max((r for r, _, _ in every), default=math.nan)
+    assert returns.best == pytest.approx(best, nan_ok=True)
+
+
+def test_the_state_is_a_copy() -> None:
+    (first, second) = film([[([1.0, 1.0], "terminal")]])[:2]
+    returns = Returns(1)
+    returns.add(first)
+    returns.add(second)
+    state = returns.state()
+    before = {name: array.copy() for name, array in state.items()}
+    returns.add(second)
+    for name, array in state.items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_a_checkpoint_of_other_lanes_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="3 lanes, this run 2"):
+        Returns(2).load_state(Returns(3).state())
+
+
+def test_episodes_that_cannot_go_on_after_a_resume_begin_at_nothing() -> None:
+    opening, *actions = film([[([1.0, 2.0], "terminal")], [([1.0, 2.0], "terminal")]])[:3]
+    returns = Returns(2)
+    returns.add(opening)
+    returns.add(actions[0])
+    returns.cut(np.array([False, True]))
+    returns.add(actions[1])
+    assert (returns.mean([0]), returns.mean([1])) == (3.0, 2.0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the oracle is Linux's")
+def test_memory_is_the_peak_in_gib() -> None:
+    status = Path("/proc/self/status").read_text().splitlines()
+    (peak,) = (int(line.split()[1]) / 2**20 for line in status if line.startswith("VmHWM"))
+    # What started this process may have peaked higher, but not by such a factor.
+    assert 0.99 * peak <= memory_gib() < 64 * peak

@@ -1,0 +1,174 @@
+"""Propositions 3.1 and A.1: value iteration with T_h, whose backups are td_target itself."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from lookfurther.losses import chosen, double_q_action, td_target
+from lookfurther.transforms import Transform, transform
+
+EPS = (1e-3, 1e-2, 0.1, 1.0)
+seeds = st.integers(0, 2**32 - 1)
+
+
+class Mdp(NamedTuple):
+    """A finite MDP; P [X, A, X] sums to 1, x' of `terminal` [X] is worth nothing."""
+
+    reward: Tensor  # [X, A]
+    transition: Tensor  # [X, A, X]
+    terminal: Tensor  # [X] bool
+    gamma: float
+
+
+def random_mdp(seed: int, gamma: float, deterministic: bool, scale: float = 10.0) -> Mdp:
+    """2 to 6 states, 1 to 4 actions, rewards of the given scale, sometimes terminal states."""
+    rng = np.random.default_rng(seed)
+    states, actions = int(rng.integers(2, 7)), int(rng.integers(1, 5))
+    if deterministic:
+        transition = np.eye(states)[rng.integers(states, size=(states, actions))]
+    else:
+        transition = rng.dirichlet(np.ones(states), size=(states, actions))
+    reward = scale * rng.normal(size=(states, actions))
+    tensors = map(torch.from_numpy, (reward, transition, rng.random(states) < 0.2))
+    return Mdp(*tensors, gamma=gamma)
+
+
+def random_q(mdp: Mdp, seed: int, scale: float) -> Tensor:
+    rng = np.random.default_rng(seed + 1)
+    return torch.from_numpy(scale * rng.normal(size=tuple(mdp.reward.shape)))
+
+
+def backup(q: Tensor, mdp: Mdp, pair: Transform) -> Tensor:
+    """(T_h Q)(x, a): the mean over x' of one sample's target."""
+    v = chosen(q, double_q_action(q))
+    discount = mdp.gamma * (~mdp.terminal).double()
+    sample = td_target(mdp.reward.unsqueeze(-1), discount, v, pair)  # [X, A, X]
+    return (mdp.transition * sample).sum(-1)
+
+
+def iterate(q: Tensor, mdp: Mdp, pair: Transform, times: int) -> Tensor:
+    for _ in range(times):
+        q = backup(q, mdp, pair)
+    return q
+
+
+def optimal(mdp: Mdp) -> Tensor:
+    """Q*, by policy iteration: no transform, no target, an exact linear solve for each policy."""
+    reward, transition = mdp.reward.numpy(), mdp.transition.numpy()
+    lives = mdp.gamma * ~mdp.terminal.numpy()
+    x = np.arange(len(reward))
+    policy = np.zeros(len(reward), dtype=int)
+    while True:
+        v = np.linalg.solve(np.eye(len(x)) - transition[x, policy] * lives, reward[x, policy])
+        q = reward + transition @ (lives * v)
+        if (q.max(-1) - q[x, policy]).max() < 1e-9 * (1 + abs(q).max()):
+            return torch.from_numpy(q)
+        policy = q.argmax(-1)
+
+
+def steps_to_converge(gamma: float) -> int:
+    """So many backups that gamma^k is below 1e-12."""
+    return math.ceil(math.log(1e-12) / math.log(gamma))
+
+
+@settings(deadline=None, max_examples=25)
+@given(seeds, st.floats(0.1, 0.9), st.floats(1e-3, 1e3), st.booleans())
+def test_linear_h_scales_the_optimal_values(
+    seed: int, gamma: float, alpha: float, deterministic: bool
+) -> None:
+    """Prop. 3.1 (i): T_h^k Q -> alpha Q* for h(z) = alpha z, in any MDP."""
+    mdp = random_mdp(seed, gamma, deterministic)
+    pair = Transform(lambda z: alpha * z, lambda x: x / alpha)
+    found = iterate(random_q(mdp, seed, alpha * 10), mdp, pair, steps_to_converge(gamma))
+    torch.testing.assert_close(found, alpha * optimal(mdp), rtol=1e-8, atol=1e-8 * alpha)
+
+
+PAIRS = {
+    **{f"h, eps {eps}": transform("h", eps) for eps in EPS},
+    "identity": transform("identity", 1e-2),
+    "another": Transform(torch.asinh, torch.sinh),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@settings(deadline=None, max_examples=10)
+@given(seeds, st.floats(0.1, 0.9))
+def test_deterministic_values_converge_to_h_of_the_optimal(
+    name: str, seed: int, gamma: float
+) -> None:
+    """Prop. 3.1 (ii): T_h^k Q -> h(Q*) for strictly increasing h, whatever gamma < 1."""
+    mdp, pair = random_mdp(seed, gamma, deterministic=True), PAIRS[name]
+    found = iterate(random_q(mdp, seed, 3.0), mdp, pair, steps_to_converge(gamma))
+    torch.testing.assert_close(found, pair.h(optimal(mdp)), rtol=1e-7, atol=1e-7)
+
+
+def test_the_papers_discount_converges_and_keeps_the_optimal_policy() -> None:
+    """gamma = 0.999 is far above 1 / (L_h L_h^-1), yet h^-1 of the iterates nears Q* by gamma^k."""
+    h, h_inv = pair = transform("h", 1e-2)
+    mdp, k = random_mdp(3, 0.999, deterministic=True, scale=1000.0), 2000
+    q_star = optimal(mdp)
+    found = iterate(h(torch.zeros_like(q_star)), mdp, pair, k)
+    assert (h_inv(found) - q_star).abs().max() <= 0.999**k * q_star.abs().max() * (1 + 1e-6)
+    torch.testing.assert_close(backup(h(q_star), mdp, pair), h(q_star), rtol=1e-12, atol=1e-12)
+    assert torch.equal(double_q_action(found), double_q_action(q_star))
+
+
+@settings(deadline=None, max_examples=150)
+@given(seeds, st.sampled_from(EPS), st.floats(0.01, 0.999), st.sampled_from([0.1, 10.0, 1e4]))
+def test_contraction_in_stochastic_mdps(seed: int, eps: float, share: float, scale: float) -> None:
+    """Prop. A.1: |T_h Q - T_h U| <= gamma L_h L_h^-1 |Q - U| for gamma < 1 / (L_h L_h^-1)."""
+    lipschitz = (0.5 + eps) / eps
+    mdp = random_mdp(seed, share / lipschitz, deterministic=False)
+    pair = transform("h", eps)
+    q, u = random_q(mdp, seed, scale), random_q(mdp, seed + 1, scale)
+    before = (q - u).abs().max()
+    after = (backup(q, mdp, pair) - backup(u, mdp, pair)).abs().max()
+    assert after <= share * before * (1 + 1e-9)
+
+
+@settings(deadline=None, max_examples=10)
+@given(seeds, st.sampled_from([0.1, 1.0]), st.floats(0.1, 0.8))
+def test_a_contraction_has_one_fixed_point(seed: int, eps: float, share: float) -> None:
+    """Prop. A.1's use: from anywhere, the iterates meet."""
+    mdp = random_mdp(seed, share * eps / (0.5 + eps), deterministic=False)
+    pair = transform("h", eps)
+    ends = [iterate(random_q(mdp, s, 1e3), mdp, pair, 200) for s in (seed, seed + 7)]
+    torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(backup(ends[0], mdp, pair), ends[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("eps", EPS)
+def test_the_contraction_factor_is_approached(eps: float) -> None:
+    """Far out h^-1 has slope 1/eps; a reward that brings the sum back to 0 meets h's 1/2 + eps."""
+    pair = transform("h", eps)
+    gamma = 0.9 * eps / (0.5 + eps)
+    q, step = torch.tensor([[1e6 / eps]], dtype=torch.float64), 1e-3
+    certain = torch.ones(1, 1, 1, dtype=torch.float64)
+    mdp = Mdp(-gamma * pair.h_inv(q), certain, torch.tensor([False]), gamma)
+    moved = (backup(q + step, mdp, pair) - backup(q, mdp, pair)).item()
+    assert moved / step == pytest.approx(0.9, rel=1e-2)
+
+
+def test_stochastic_fixed_point_is_not_h_of_the_optimal() -> None:
+    """App. A's remark, by hand: a fair coin between x' worth 0 and x' worth 24, at gamma = 1.
+
+    The operator averages h(0) = 0 and h(24) = 4.24 to 2.12, below h(12).
+    """
+    reward = torch.tensor([[0.0], [0.0], [24.0], [0.0]], dtype=torch.float64)
+    transition = torch.zeros(4, 1, 4, dtype=torch.float64)
+    transition[0, 0, 1] = transition[0, 0, 2] = 0.5
+    transition[1:, 0, 3] = 1.0
+    terminal = torch.tensor([False, False, False, True])
+    mdp, pair = Mdp(reward, transition, terminal, 1.0), transform("h", 1e-2)
+    found = iterate(torch.zeros(4, 1, dtype=torch.float64), mdp, pair, 3)
+    assert found[:3, 0].tolist() == pytest.approx([2.12, 0.0, 4.24], rel=1e-14)
+    assert optimal(mdp)[0].item() == pytest.approx(12.0)
+    assert found[0] < pair.h(optimal(mdp)[0])

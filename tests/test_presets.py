@@ -1,0 +1,144 @@
+"""The base against the paper's table of hyper parameters, and each preset against the base."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from lookfurther.config import Config, from_json, replace, to_json, validate
+from lookfurther.errors import ConfigError
+from lookfurther.presets import PRESETS, SCALES, preset
+from tests.test_config import flat
+
+
+def test_the_base_is_the_papers_table_of_hyper_parameters() -> None:
+    """Table 6, and the numbers of Sec. 3.2 and 3.4."""
+    c = preset("apex-dqfd")
+    assert c == Config()
+    assert c.batch == 256
+    assert c.learner.agent_items == 192
+    assert c.learner.expert_items == 64
+    assert c.learner.learning_rate == 5e-5
+    assert c.learner.adam_eps == 0.0000390625  # 0.01 / 256
+    assert c.learner.max_gradient_norm == 40.0
+    assert c.learner.target_period == 2500
+    assert c.learner.gamma == 0.999
+    assert c.learner.margin == pytest.approx(0.9994998749374609, rel=1e-15)  # sqrt(0.999)
+    assert c.learner.transform == "h"
+    assert c.learner.transform_eps == 1e-2
+    assert c.learner.consistency == 1.0
+    assert c.learner.imitation == 1.0
+    assert c.environment.full_actions is True
+    assert c.environment.repeat == 4
+    assert c.environment.reward == "raw"
+    assert c.environment.sticky == 0.0
+    assert (c.environment.cap, c.environment.cap_unit) == (50_000, "steps")
+    assert c.actor.lanes == 128
+    assert c.actor.ladder == "paper"
+    assert c.replay.horizons == (1, 10)
+
+
+# What each preset and scale changes, in full.
+CHANGES: dict[str, dict[str, Any]] = {
+    "apex-dqfd": {},
+    "apex-dqfd-deeper": {"network__name": "dueling-deeper"},
+    "no-transform": {"learner__transform": "identity"},
+    "no-tc": {"learner__consistency": 0.0},
+    "no-imitation": {"learner__imitation": 0.0},
+    "no-demos": {
+        "learner__agent_items": 256,
+        "learner__expert_items": 0,
+        "actor__ladder": "apex",
+    },
+    "apex-dqn": {
+        "learner__agent_items": 256,
+        "learner__expert_items": 0,
+        "actor__ladder": "apex",
+        "learner__transform": "identity",
+        "learner__consistency": 0.0,
+        "learner__gamma": 0.99,
+        "learner__priority": "abs",
+        "environment__reward": "clip",
+        "replay__horizons": (3,),
+    },
+}
+SMALL: dict[str, Any] = {
+    "actor__lanes": 32,
+    "actor__weights_period": 10,
+    "replay__capacity": 200_000,
+    "replay__start": 2_000,
+    "learner__learning_rate": 5e-4,
+    "learner__target_period": 200,
+    "run__steps": 1_000_000,
+    "run__checkpoint_period": 200_000,
+}
+
+
+def difference(config: Config) -> dict[str, Any]:
+    """The settings that differ from the base, but for the preset's own name."""
+    base = flat(Config())
+    return {k: v for k, v in flat(config).items() if v != base[k] and k != "preset"}
+
+
+def test_the_table_of_presets_is_whole() -> None:
+    assert set(PRESETS) == set(CHANGES)
+    assert set(SCALES) == {"paper", "small"}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_preset_differs_from_the_base_in_exactly_what_it_lists(name: str) -> None:
+    """An override that repeats the base's value would be missing from the difference."""
+    assert difference(preset(name)) == CHANGES[name] == PRESETS[name].overrides
+    assert difference(preset(name, "small")) == CHANGES[name] | SMALL
+    assert preset(name).preset == name
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *SCALES])
+def test_a_preset_is_a_handful_of_overrides(name: str) -> None:
+    """At most 8 settings away from the base or from another preset it extends."""
+    table = PRESETS if name in PRESETS else SCALES
+    own = table[name].overrides.items()
+    others = [p.overrides.items() for key, p in table.items() if key != name]
+    assert min(len(own - other) for other in [{}.items(), *others] if other <= own) <= 8
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_names_its_place_in_the_paper(name: str) -> None:
+    assert re.match(r"(Tables? \d(-\d)?|Fig\. \d|Sec\. \d\.\d), \S", PRESETS[name].place)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_validates_at_every_scale(name: str, scale: str) -> None:
+    config = preset(name, scale, env="ALE/Pong-v5")
+    if config.learner.expert_items:
+        config = replace(config, demos=("pong",))
+    assert from_json(to_json(validate(config))) == config
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_batch_is_always_the_papers(name: str, scale: str) -> None:
+    assert preset(name, scale).batch == 256
+
+
+def test_further_overrides_come_last() -> None:
+    config = preset("no-tc", "small", learner__consistency=0.5, actor__lanes=3, env="CartPole-v1")
+    assert (config.learner.consistency, config.actor.lanes) == (0.5, 3)
+    assert config.env == "CartPole-v1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("apex",), "unknown preset 'apex': choose one of apex-dqfd, apex-dqfd-deeper, "),
+        (("no-tc", "huge"), "unknown scale 'huge': choose one of paper, small"),
+    ],
+)
+def test_unknown_names_are_refused_with_the_known_ones(
+    arguments: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        preset(*arguments)

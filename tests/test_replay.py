@@ -1,0 +1,225 @@
+"""The replay against a brute-force history of real emulator streams, and its sampling law."""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lookfurther import config
+from lookfurther.actor import Actor
+from lookfurther.presets import preset
+from lookfurther.replay import Replay
+from lookfurther.types import Chunk, Spec, Step
+
+LANES = 3
+VECTOR = Spec("toy", (2,), 3, "float32", 4, 1.0)
+
+
+class Mean(nn.Module):
+    """Cheap values that differ between observations."""
+
+    def __init__(self, actions: int) -> None:
+        super().__init__()
+        self.actions = actions
+
+    def forward(self, x: Tensor) -> Tensor:
+        brightness = x.float().flatten(1).mean(1, keepdim=True)
+        return brightness * torch.linspace(-1, 1, self.actions) / 10
+
+
+class History:
+    """Every step of every lane, kept for ever, as the environments gave them."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.actions: list[np.ndarray] = []
+
+    def item(self, lane: int, t: int, n: int, gamma: float) -> tuple:
+        """(x, a, r, discount, x') of the n-step transition at time t, one step after another."""
+        r, steps = 0.0, 0
+        while steps < n:
+            r += gamma**steps * float(self.steps[t + steps + 1].reward[lane])
+            steps += 1
+            after = self.steps[t + steps]
+            if after.terminal[lane] or after.truncated[lane]:
+                break
+        discount = 0.0 if after.terminal[lane] else gamma**steps
+        x, x_next = self.steps[t].observation[lane], after.observation[lane]
+        return x, self.actions[t][lane], np.float32(r), np.float32(discount), x_next
+
+
+def play(envs, actor: Actor, replay: Replay, history: History, turns: int) -> None:
+    step = history.steps[-1] if history.steps else envs.reset()
+    if not history.steps:
+        history.steps.append(step)
+    for _ in range(turns):
+        actions = actor.act(step)
+        envs.send(actions)
+        step = envs.recv()
+        history.actions.append(actions)
+        history.steps.append(step)
+        replay.add(actor.observe(step))
+
+
+def samplable(history: History, replay: Replay) -> set[tuple[int, int, int]]:
+    """(lane, t, n) of every item that must be samplable, by the definition."""
+    written, stack = len(history.actions), replay.spec.stack
+    oldest = max(0, written - replay.length + stack - 1) if written > replay.length else 0
+    wanted = set()
+    for t in range(oldest, written - replay.lag):
+        ended = history.steps[t].terminal | history.steps[t].truncated
+        wanted |= {(i, t, n) for i in np.flatnonzero(~ended) for n in replay.settings.horizons}
+    return wanted
+
+
+def check_all(history: History, replay: Replay) -> int:
+    """Every item of the replay equals the history's, and none is missing."""
+    written = len(history.actions)
+    seen = set()
+    for batch in replay.sweep(64):
+        for i, item in enumerate(batch.item.tolist()):
+            slot, h = divmod(item, len(replay.settings.horizons))
+            lane, place = divmod(slot, replay.length)
+            t = (written - 1) - (written - 1 - place) % replay.length
+            n = replay.settings.horizons[h]
+            x, a, r, discount, x_next = history.item(lane, t, n, replay.gamma)
+            assert np.array_equal(batch.x[i], x), (lane, t, n)
+            assert np.array_equal(batch.x_next[i], x_next), (lane, t, n)
+            assert (batch.a[i], batch.r[i], batch.discount[i]) == (a, r, discount), (lane, t, n)
+            seen.add((lane, t, n))
+    assert seen == samplable(history, replay)
+    return len(seen)
+
+
+@pytest.mark.parametrize(
+    ("env", "cap"), [("ALE/Breakout-v5", 50_000), ("ALE/Pong-v5", 37), ("ALE/Skiing-v5", 90)]
+)
+def test_every_item_equals_a_brute_force_history_of_real_emulator_streams(env: str, cap: int):
+    pytest.importorskip("ale_py")
+    from lookfurther.envs import make_envs
+
+    settings = preset(
+        "no-demos", env=env, actor__lanes=LANES, environment__cap=cap, environment__noops=3
+    )
+    envs = make_envs(env, settings.environment, LANES, 0, 1)
+    actor = Actor(Mean(envs.spec.actions), envs.spec, settings, torch.device("cpu"))
+    actor.epsilon.fill_(1.0)
+    replay = Replay(envs.spec, LANES, LANES * 53, settings.replay, settings.learner.gamma)
+    history, compared = History(), 0
+    for _ in range(12):  # 12 times 41 slots in rings of 53: nine wraps
+        play(envs, actor, replay, history, 41)
+        compared += check_all(history, replay)
+    ends = sum(int(s.terminal.sum() + s.truncated.sum()) for s in history.steps)
+    envs.close()
+    assert ends >= 3
+    assert compared > 1000
+
+
+def chunk_of(rng: np.random.Generator, lanes: int, forget: int = 0) -> Chunk:
+    return Chunk(
+        plane=rng.random((1, lanes, 2), np.float32),
+        action=rng.integers(4, size=(1, lanes)),
+        reward=rng.random((1, lanes), np.float32),
+        mark=np.zeros((1, lanes), np.uint8),
+        priority=rng.random((1, lanes, 2), np.float32) + 0.01,
+        forget=np.full(lanes, forget),
+    )
+
+
+def filled(alpha: float = 0.6, beta: float = 0.4, seed: int = 0) -> Replay:
+    replay = Replay(VECTOR, 2, 80, config.Replay(alpha=alpha, beta=beta), 0.9, seed=seed)
+    rng = np.random.default_rng(0)
+    for _ in range(70):
+        replay.add(chunk_of(rng, 2))
+    return replay
+
+
+def test_items_are_sampled_in_proportion_to_their_mass():
+    replay = filled()
+    share = (replay.tree.mass / replay.tree.total).numpy()
+    draws, rounds = 64, 2000
+    counts = np.zeros(len(share))
+    for _ in range(rounds):
+        counts += np.bincount(replay.sample(draws).item.numpy(), minlength=len(share))
+    expected = share * draws * rounds
+    assert (counts[share == 0] == 0).all()
+    # Stratified draws vary less than independent ones, so the multinomial bound holds.
+    deviation = (counts - expected)[share > 0] / np.sqrt(expected[share > 0])
+    assert np.abs(deviation).max() < 4.5
+    assert (deviation**2).mean() < 1.2
+
+
+def test_each_stratum_gives_exactly_one_item():
+    replay = filled()
+    edges = replay.tree.mass.cumsum(0) / replay.tree.total
+    for _ in range(20):
+        item = replay.sample(32).item
+        strata = torch.arange(32)
+        lower = torch.where(item > 0, edges[item - 1], 0.0)
+        assert (lower <= (strata + 1) / 32 + 1e-9).all()
+        assert (edges[item] >= strata / 32 - 1e-9).all()
+
+
+def test_weights_are_those_of_the_probabilities_at_the_time_of_sampling():
+    replay = filled(beta=0.7)
+    batch = replay.sample(40)
+    probability = (replay.tree.mass / replay.tree.total)[batch.item]
+    expected = (len(replay.tree.mass) * probability) ** -0.7
+    assert torch.allclose(batch.w.double(), expected / expected.max(), rtol=1e-6)
+    assert batch.w.max() == 1
+
+
+def test_a_new_priority_becomes_its_power_and_no_other_item_moves():
+    replay = filled(alpha=0.5)
+    before = replay.tree.mass.clone()
+    item = replay.sample(8).item.unique()
+    replay.update(item, torch.full((len(item),), 4.0))
+    assert torch.allclose(replay.tree.mass[item], torch.tensor(2.0).double(), rtol=1e-6)
+    rest = torch.ones(len(before), dtype=torch.bool)
+    rest[item] = False
+    assert torch.equal(replay.tree.mass[rest], before[rest])
+
+
+def test_an_item_that_left_meanwhile_does_not_come_back():
+    replay = filled()
+    rng = np.random.default_rng(1)
+    batch = replay.sample(64)
+    for _ in range(replay.length):
+        replay.add(chunk_of(rng, 2)._replace(priority=np.zeros((1, 2, 2), np.float32)))
+    replay.update(batch.item, torch.ones(64))
+    assert replay.tree.total == 0
+
+
+def test_a_dropped_episode_is_never_sampled_again():
+    replay = filled()
+    rng = np.random.default_rng(2)
+    replay.add(chunk_of(rng, 2, forget=15))
+    held = defaultdict(set)
+    for item in replay.tree.mass.nonzero().view(-1).tolist():
+        lane, place = divmod(item // 2, replay.length)
+        held[lane].add(70 - (70 - place) % replay.length)
+    assert all(max(times) == 70 - 15 for times in held.values())
+
+
+def test_state_restores_contents_priorities_and_the_next_draw():
+    replay = filled(seed=3)
+    saved = {name: value.clone() for name, value in replay.state().items()}
+    other = Replay(VECTOR, 2, 80, replay.settings, 0.9, seed=99)
+    other.load_state(saved)
+    for _ in range(3):
+        for ours, theirs in zip(replay.sample(32), other.sample(32), strict=True):
+            assert torch.equal(ours, theirs)
+    rng = np.random.default_rng(4), np.random.default_rng(4)
+    replay.add(chunk_of(rng[0], 2))
+    other.add(chunk_of(rng[1], 2))
+    assert all(torch.equal(v, other.state()[k]) for k, v in replay.state().items())
+
+
+def test_memory_is_what_was_announced():
+    spec = Spec("ALE/Pong-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
+    replay = Replay(spec, 4, 20_000, config.Replay(), 0.999)
+    announced = Replay.bytes_for(spec, 20_000, 2)
+    assert abs(replay.bytes - announced) < 0.01 * announced
+    assert replay.bytes / 20_000 < 7300
