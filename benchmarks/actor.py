@@ -102,7 +102,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def main() -> None:
-    options = parser(__doc__.partition("\n")[0], seconds=5.0)
+    options = parser(__doc__, seconds=5.0)
     options.add_argument("--lanes", type=int, default=32)
     options = options.parse_args()
     confine(options.cores)

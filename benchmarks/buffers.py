@@ -115,7 +115,7 @@ class Tianshou:
         from tianshou.data import Batch, PrioritizedVectorReplayBuffer
 
         self.batch = Batch
-        self.buffer = PrioritizedVectorReplayBuffer(
+        self.buffer: Any = PrioritizedVectorReplayBuffer(
             steps,
             lanes,
             alpha=ALPHA,
@@ -178,7 +178,7 @@ class TorchRL:
         from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer
 
         self.torch, self.dict = torch, TensorDict
-        self.buffer = TensorDictPrioritizedReplayBuffer(
+        self.buffer: Any = TensorDictPrioritizedReplayBuffer(
             alpha=ALPHA,
             beta=BETA,
             storage=LazyTensorStorage(len(HORIZONS) * steps),

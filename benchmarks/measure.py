@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -22,14 +23,13 @@ import torch
 ROOT = Path(__file__).parents[1]
 
 
-def parser(description: str, seconds: float) -> argparse.ArgumentParser:
+def parser(doc: str | None, seconds: float) -> argparse.ArgumentParser:
     """The options every benchmark has; `seconds` is what one round of one contestant takes."""
-    options = argparse.ArgumentParser(description=description)
+    options = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     options.add_argument("--json", type=Path, help="also write every figure to this file")
     options.add_argument("--seconds", type=float, default=seconds, help="length of a round")
     options.add_argument("--rounds", type=int, default=3, help="rounds; the median is reported")
     options.add_argument("--cores", type=int, default=2, help="cores to use, and threads of each")
-    options.add_argument("--allow-missing", action="store_true", help="run without any peer")
     return options
 
 
@@ -37,7 +37,9 @@ def confine(cores: int) -> None:
     """Keep this process and those it starts to so many cores."""
     allowed = sorted(os.sched_getaffinity(0))
     if cores > len(allowed):
-        sys.exit(f"{cores} cores are asked for, {len(allowed)} are here: use --cores {len(allowed)}")
+        sys.exit(
+            f"{cores} cores are asked for, {len(allowed)} are here: use --cores {len(allowed)}"
+        )
     os.sched_setaffinity(0, allowed[:cores])
 
 
@@ -70,6 +72,8 @@ def _cpu() -> str:
 
 def _commit() -> str:
     """The commit of this checkout, with + if files differ from it; "none" outside a repository."""
+    if not shutil.which("git"):
+        return "none"
     git = ["git", "-C", str(ROOT)]
     head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     if head.returncode:
@@ -94,6 +98,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(lines)
 
 
+def absences(figures: dict[str, dict[str, Any]]) -> str:
+    """A line for each contestant that could not run, and why."""
+    return "".join(
+        f"\n{name} absent: {f['absent']}" for name, f in figures.items() if "absent" in f
+    )
+
+
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
@@ -104,8 +115,8 @@ def report(title: str, result: dict[str, Any], text: str, path: Path | None) -> 
     """Print the table under its surroundings, and write `result` where asked."""
     where = result["surroundings"]
     versions = ", ".join(f"{name} {v or 'absent'}" for name, v in where["versions"].items())
-    cores = len(where["cores"])
-    print(f"{title}\n{where['cpu']}, {cores} cores, {cores} threads, load {where['load_at_start']:.2g}")
+    cores, load = len(where["cores"]), where["load_at_start"]
+    print(f"{title}\n{where['cpu']}, {cores} cores, {cores} threads, load {load:.2g}")
     print(f"python {where['python']}, {versions}, commit {where['commit']}\n\n{text}")
     if path:
         path.write_text(json.dumps(result, indent=2) + "\n")

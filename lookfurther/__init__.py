@@ -1,10 +1,10 @@
 """Learning to act from a handful of demonstrations plus reward: Ape-X DQfD.
 
-    from lookfurther import Agent, preset, train
+from lookfurther import Agent, preset, train
 
-    summary = train(preset("no-demos", "small", env="CartPole-v1"))
-    agent = Agent.load(summary.folder)
-    actions = agent.act(observations)
+summary = train(preset("no-demos", "small", env="CartPole-v1"))
+agent = Agent.load(summary.folder)
+actions = agent.act(observations)
 """
 
 from __future__ import annotations

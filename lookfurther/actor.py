@@ -29,7 +29,9 @@ class Moment(NamedTuple):
 class Actor:
     """Chooses actions and turns what follows into Chunks with initial priorities."""
 
-    def __init__(self, network: nn.Module, spec: Spec, config: Config, device: torch.device) -> None:
+    def __init__(
+        self, network: nn.Module, spec: Spec, config: Config, device: torch.device
+    ) -> None:
         self.network, self.spec, self.device = network.to(device), spec, device
         self.horizons, self.gamma = config.replay.horizons, config.learner.gamma
         self.transform = transform(config.learner.transform, config.learner.transform_eps)
@@ -39,7 +41,7 @@ class Actor:
         self.epsilon = LADDERS[config.actor.ladder](m).float().to(device)
         self.generator = torch.Generator(device).manual_seed(config.run.seed)
         self.moment: Moment | None = None
-        # The last `window` slots of each lane, oldest first; a slot that is not alive is never sampled.
+        # The last `window` slots of each lane, oldest first; one not alive is never sampled.
         self.q_a = torch.zeros(m, window, device=device)
         self.v = torch.zeros(m, window, device=device)
         self.rewards = torch.zeros(m, window, device=device)
@@ -78,7 +80,7 @@ class Actor:
         )
 
     def cut(self, lanes: np.ndarray) -> None:
-        """The films of these lanes [m] bool end here unfinished: what is pending is never sampled."""
+        """The films of lanes [m] bool break off here: what is pending is never sampled."""
         self.alive[torch.from_numpy(lanes).to(self.device)] = False
 
     def _append(self, q_a: Tensor, v: Tensor, reward: Tensor, mark: Tensor) -> None:

@@ -64,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def train_command(words: list[str]) -> int:
     """lookfurther train PRESET [--scale SCALE] [--resume] [settings]"""
     name, scale, rest = split(words)
-    options = parse(TrainOptions, TrainOptions(preset(name, scale)), rest, f"lookfurther train {name}")
+    options = parse(
+        TrainOptions, TrainOptions(preset(name, scale)), rest, f"lookfurther train {name}"
+    )
     config = validate(options.config)
     from lookfurther.plots import learning_curve
     from lookfurther.runtime.training import train
@@ -80,7 +82,8 @@ def train_command(words: list[str]) -> int:
     )
     print(f"run folder: {folder}")
     if summary.stopped != "done":
-        print(f"stopped ({summary.stopped}): go on with the same command and --resume")
+        more = " and more --run.minutes" if summary.stopped == "time" else ""
+        print(f"stopped ({summary.stopped}): go on with the same command, --resume{more}")
     return 0
 
 

@@ -118,6 +118,8 @@ class Learner:
     """weight of the temporal consistency loss"""
     imitation: float = 1.0
     """weight of the imitation loss"""
+    imitated: Literal["best", "all"] = "best"
+    """expert episodes the imitation loss sees: the best one, or all as in DQfD"""
     priority: Literal["huber", "abs"] = "huber"
     """priority of an item: its Huber TD loss, or its absolute TD error"""
     priority_after_step: bool = False
@@ -163,7 +165,7 @@ class Config:
     demos: tuple[str, ...] = ()
     """demonstration sets, by name or path"""
     preset: str = "apex-dqfd"
-    """the preset this configuration started from"""
+    """what the variant is called in the run's title and folder"""
     environment: Environment = field(default_factory=Environment)
     actor: Actor = field(default_factory=Actor)
     replay: Replay = field(default_factory=Replay)

@@ -1,4 +1,4 @@
-"""What can go wrong for a user, each with a message of one line that names the thing and the mend."""
+"""What can go wrong for a user: a message of one line that names the thing and the mend."""
 
 
 class LookFurtherError(Exception):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -32,18 +33,23 @@ class Dueling(nn.Module):
         self.advantage = stream(features, hidden, spec.actions)
 
     def forward(self, x: Tensor) -> Tensor:
-        image = x.ndim == 4
-        layout = torch.channels_last if image else torch.contiguous_format
-        features = self.torso(x.to(torch.float32, memory_format=layout) * self.scale)
+        features = self.torso(self._scaled(x))
         advantage = self.advantage(features)
         return self.value(features) + advantage - advantage.mean(-1, keepdim=True)
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        """x / high, straight to the type and layout that the first layer computes in."""
+        half = torch.is_autocast_enabled(x.device.type)
+        dtype = torch.get_autocast_dtype(x.device.type) if half else torch.float32
+        layout = torch.channels_last if x.ndim == 4 else torch.contiguous_format
+        return x.to(dtype, memory_format=layout) * self.scale
 
 
 def stream(features: int, hidden: tuple[int, ...], out: int) -> nn.Sequential:
     """Fully connected layers with rectifiers between them."""
     widths = (features, *hidden)
     layers: list[nn.Module] = []
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(widths[-1], out))
 
@@ -98,6 +104,8 @@ def builder(settings: config.Network) -> Builder:
                 f"network.name {name} needs images of at least {side}x{side}, {spec.env} shows"
                 f" {spec.observation}: use --network.name auto"
             )
+        if not side and settings.convolutions:
+            raise ConfigError(f"network.convolutions has no part in {name}: leave it out")
         if torso is atari_torso and len(channels) != 3:
             raise ConfigError(f"network.convolutions must name 3 widths for {name}, not {channels}")
         return Dueling(spec, torso(spec, channels), settings.hidden or hidden)

@@ -70,7 +70,7 @@ class Replay:
         return min(self.inserted, self.lanes * self.length)
 
     def add(self, chunk: Chunk) -> None:
-        """Append k slots to every lane, in place of the oldest, and the priorities that came due."""
+        """Append k slots to every lane, over the oldest, and take the priorities that came due."""
         k, m = chunk.action.shape
         lane = torch.arange(m, device=self.device)
         t = self.cursor + torch.arange(k, device=self.device).unsqueeze(-1)  # [k, m]
@@ -148,14 +148,14 @@ class Replay:
         self.tree.set(item, torch.zeros(len(item), dtype=torch.float64, device=self.device))
 
     def _release(self, lane: Tensor, t: Tensor, priority: Tensor) -> None:
-        """Make the items of times t [k, m] samplable at priorities [k, m, H]; 0 stays unsamplable."""
+        """Give the items of times t [k, m] their first priorities [k, m, H]; 0: unsamplable."""
         allowed = (priority > 0) & (t >= 0).unsqueeze(-1)
         new = torch.where(allowed, mass(priority, self.settings.alpha, self.settings.offset), 0.0)
         self.tree.set(self._items(self._slot(lane, t)), new.view(-1))
 
     def _forget(self, count: np.ndarray) -> None:
         """Mass 0 for the newest count[lane] slots of each lane: their episode was dropped."""
-        for lane in np.flatnonzero(count):
+        for lane in np.flatnonzero(count).tolist():
             n = min(int(count[lane]), self.length)
             t = self.cursor[lane] - 1 - torch.arange(n, device=self.device)
             item = self._items(lane * self.length + t % self.length)
@@ -182,13 +182,15 @@ class Replay:
         if (lanes, plane) != (self.lanes, self.planes.shape[1]) or filled > self.length:
             raise CheckpointError(
                 f"the saved replay has {lanes} lanes of {filled} slots of {plane} values, this one"
-                f" {self.lanes} of {self.length} of {self.planes.shape[1]}: resume with the same sizes"
+                f" {self.lanes} of {self.length} of {self.planes.shape[1]}: resume with its sizes"
             )
         slots = lanes * self.length
         whole = torch.zeros(lanes, self.length, len(self.horizons), dtype=torch.float64)
         whole[:, :filled] = state["mass"].cpu()
         self.tree.rebuild(whole.view(-1).to(self.device))
-        self.planes[:slots].view(lanes, self.length, -1)[:, :filled] = state["planes"].to(self.device)
+        self.planes[:slots].view(lanes, self.length, -1)[:, :filled] = state["planes"].to(
+            self.device
+        )
         for name in ("actions", "rewards", "marks"):
             target = getattr(self, name).view(lanes, self.length, 1)
             target[:, :filled] = state[name].to(self.device)

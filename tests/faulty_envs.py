@@ -1,4 +1,4 @@
-"""Small environments that can be followed by hand, and ones that break in a chosen way."""
+"""Small environments that can be followed by hand, ones that break, and how tests play them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,38 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
+
+from lookfurther.config import Environment
+from lookfurther.envs import Envs, make_envs
+from lookfurther.types import Step
+
+
+def lanes(
+    env: str | Callable[[], gymnasium.Env], m: int = 1, seed: int = 0, **settings: Any
+) -> Envs:
+    return make_envs(env, Environment(**settings), m, seed, 1)
+
+
+def play(envs: Envs, actions: np.ndarray) -> list[Step]:
+    """The Steps that follow the rows of `actions`."""
+    film = []
+    for action in actions:
+        envs.send(action)
+        film.append(envs.recv())
+    return film
+
+
+def choices(envs: Envs, steps: int, seed: int = 0) -> np.ndarray:
+    """Random actions for so many steps."""
+    return np.random.default_rng(seed).integers(0, envs.spec.actions, (steps, envs.lanes))
+
+
+def same(a: Step, b: Step) -> bool:
+    return all(x.dtype == y.dtype and np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def only(step: Step, numbers: list[int]) -> Step:
+    return Step(*(x[numbers] for x in step))
 
 
 class Counting(gymnasium.Env):
@@ -72,8 +104,8 @@ class Faulty(Counting):
 
     def __init__(self, fault: Callable[[Faulty, str], Any], length: int = 4) -> None:
         super().__init__(length)
-        type(self).built += 1
-        self.closed, self.fault = False, fault
+        Faulty.built += 1
+        self.number, self.closed, self.fault = Faulty.built, False, fault
         fault(self, "build")
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
@@ -88,6 +120,22 @@ class Faulty(Counting):
 
     def close(self) -> None:
         self.closed = True
+
+
+def at(where: str, t: int, swap: Any, number: int | None = None) -> Callable[[Faulty, str], Any]:
+    """A fault at step t: an exception is raised, anything else given in place.
+
+    With `number`, only in the environment built as that one.
+    """
+
+    def fault(env: Faulty, place: str) -> Any:
+        if place != where or env.t != t or number not in (None, env.number):
+            return None
+        if isinstance(swap, Exception):
+            raise swap
+        return swap
+
+    return fault
 
 
 class Moody(Counting):

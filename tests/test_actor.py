@@ -1,5 +1,7 @@
 """The actor's films and initial priorities against step-by-step oracles."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -94,7 +96,7 @@ def test_a_slot_holds_what_was_seen_done_and_given():
     rng = np.random.default_rng(1)
     steps = random_steps(rng, 30, 2)
     actor = Actor(Linear(), SPEC, settings(2), torch.device("cpu"))
-    for now, after in zip(steps, steps[1:], strict=False):
+    for now, after in pairwise(steps):
         action = actor.act(now)
         chunk = actor.observe(after)
         assert np.array_equal(chunk.plane[0], now.observation)
@@ -108,19 +110,22 @@ def test_clipped_rewards_are_clipped_before_they_are_summed():
     rng = np.random.default_rng(2)
     steps = random_steps(rng, 10, 2)
     actor = Actor(Linear(), SPEC, settings(2, environment__reward="clip"), torch.device("cpu"))
-    for now, after in zip(steps, steps[1:], strict=False):
+    for now, after in pairwise(steps):
         actor.act(now)
         assert np.array_equal(actor.observe(after).reward[0], after.reward.clip(-1, 1))
 
 
 def test_a_dropped_episode_releases_nothing_and_names_its_length():
     rng = np.random.default_rng(3)
-    steps = [s._replace(terminal=s.terminal & False, truncated=s.truncated & False) for s in random_steps(rng, 20, 1)]
+    steps = [
+        s._replace(terminal=s.terminal & False, truncated=s.truncated & False)
+        for s in random_steps(rng, 20, 1)
+    ]
     steps = [s._replace(first=np.array([t == 0])) for t, s in enumerate(steps)]
     steps[7] = steps[7]._replace(first=np.array([True]), dropped=np.array([True]))
     actor = Actor(Linear(), SPEC, settings(1), torch.device("cpu"))
     chunks = []
-    for now, after in zip(steps, steps[1:], strict=False):
+    for now, after in pairwise(steps):
         actor.act(now)
         chunks.append(actor.observe(after))
     assert [int(c.forget[0]) for c in chunks] == [7 if t == 6 else 0 for t in range(19)]
@@ -133,12 +138,12 @@ def test_state_makes_a_twin():
     rng = np.random.default_rng(4)
     steps = random_steps(rng, 30, 2)
     one = Actor(Linear(), SPEC, settings(2), torch.device("cpu"))
-    for now, after in zip(steps[:15], steps[1:16], strict=True):
+    for now, after in pairwise(steps[:16]):
         one.act(now)
         one.observe(after)
     two = Actor(Linear(), SPEC, settings(2, run__seed=7), torch.device("cpu"))
     two.load_state({k: v.clone() for k, v in one.state().items()})
-    for now, after in zip(steps[15:], steps[16:], strict=False):
+    for now, after in pairwise(steps[15:]):
         assert np.array_equal(one.act(now), two.act(now))
         for ours, theirs in zip(one.observe(after), two.observe(after), strict=True):
             assert np.array_equal(ours, theirs)

@@ -142,6 +142,17 @@ def test_a_file_is_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert torch.equal(load_file(path / "learner.safetensors")["b"], torch.tensor(3))
 
 
+def test_every_tensor_is_aligned(tmp_path: Path) -> None:
+    """Mapped into memory, an element must not start between two multiples of its size."""
+    narrow, wide = torch.ones(3, dtype=torch.uint8), torch.ones(2, dtype=torch.float64)
+    path = save(tmp_path, 1, {"rng": {"a": narrow, "b": wide, "c": narrow}}, {}, 1)
+    data = (path / "rng.safetensors").read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    starts = {k: v["data_offsets"][0] for k, v in json.loads(data[8 : 8 + length]).items()}
+    assert length % 8 == 0
+    assert starts == {"b": 0, "a": 16, "c": 19}
+
+
 def save_large(folder: str) -> None:
     """Growth of the peak of memory while 256 MiB are saved, in MiB."""
     files = {"agent_replay": {"plane": torch.ones(1 << 28, dtype=torch.uint8)}}

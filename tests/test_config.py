@@ -44,7 +44,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
 overrides_of = st.fixed_dictionaries({}, optional={k: values(t) for k, t in leaves().items()})
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(overrides_of)
 def test_json_round_trip(overrides: dict[str, Any]) -> None:
     """Whatever the settings, sensible or not."""
@@ -53,7 +53,7 @@ def test_json_round_trip(overrides: dict[str, Any]) -> None:
     assert from_dict(json.loads(to_json(config))) == config
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(overrides_of)
 def test_replace_changes_what_it_names_and_nothing_else(overrides: dict[str, Any]) -> None:
     before, after = flat(Config()), flat(replace(Config(), **overrides))
@@ -214,7 +214,7 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(json_values)
 def test_any_json_makes_a_configuration_or_a_config_error(data: Any) -> None:
     try:

@@ -135,12 +135,16 @@ def test_rewards_and_the_end_are_the_games_own(game: list[Step]):
 def test_an_end_at_the_cap_is_terminal(game: list[Step]):
     """A game over on the very step of the cap bootstraps nothing."""
     with atari("Breakout", lanes=1, noops=0, cap=len(game) - 1) as envs:
-        envs.reset()
+        last = envs.reset()
         for _ in game[1:]:
             envs.send(FIRE_RIGHT)
             last = envs.recv()
-    assert last.terminal[0]
-    assert not last.truncated[0]
+        envs.send(FIRE_RIGHT)
+        opening = envs.recv()
+    assert (last.terminal[0], last.truncated[0], last.first[0]) == (True, False, False)
+    assert (opening.terminal[0], opening.truncated[0], opening.first[0]) == (False, False, True)
+    assert opening.reward[0] == 0
+    assert not opening.observation[0, :3].any()
 
 
 def test_rewards_are_raw():
@@ -164,7 +168,7 @@ def same(a: list[Step], b: list[Step]) -> bool:
 def test_the_seed_decides_and_threads_do_not():
     films = []
     for seed, threads in [(5, 1), (5, 2), (6, 1)]:
-        with atari("Breakout", lanes=3, seed=seed, threads=threads, sticky=0.25, cap=9) as envs:
+        with atari("Breakout", lanes=2, seed=seed, threads=threads, sticky=0.25, cap=9) as envs:
             films.append(play(envs, 25))
     assert same(films[0], films[1])
     assert not same(films[0], films[2])

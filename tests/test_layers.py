@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from importlib.util import resolve_name
 from pathlib import Path
 
 import pytest
@@ -27,11 +28,9 @@ LAYERS = {
         "demos",
         "objective",
         "learner",
-        "agent",
-        "evaluate",
     ),
     "runtime": ("runtime",),
-    "commands": ("", "__main__", "cli", "plots", "animate"),
+    "commands": ("", "__main__", "cli", "agent", "evaluation", "plots", "animate"),
 }
 RANK = {name: rank for rank, names in enumerate(LAYERS.values()) for name in names}
 
@@ -40,9 +39,7 @@ ALLOWED = {
     ("learner", "objective"),
     ("replay", "sumtree"),
     ("mixture", "replay"),
-    ("agent", "networks"),
-    ("evaluate", "agent"),
-    ("evaluate", "envs"),
+    ("demos", "envs"),
 }
 
 
@@ -62,11 +59,8 @@ def place(module: str) -> str:
 
 def absolute(module: str, node: ast.ImportFrom) -> str:
     """What `from ..x import y` in `module` names, in full."""
-    if node.level == 0:
-        return node.module or ""
-    is_folder = FILES[module].name == "__init__.py"
-    parents = module.split(".")[: None if is_folder and node.level == 1 else is_folder - node.level]
-    return ".".join([*parents, *filter(None, [node.module])])
+    package = module if FILES[module].name == "__init__.py" else module.rpartition(".")[0]
+    return resolve_name("." * node.level + (node.module or ""), package)
 
 
 def imports(module: str) -> set[str]:

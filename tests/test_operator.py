@@ -134,7 +134,7 @@ def test_contraction_in_stochastic_mdps(seed: int, eps: float, share: float, sca
     assert after <= share * before * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=5)
 @given(seeds, st.sampled_from([0.1, 1.0]), st.floats(0.1, 0.8))
 def test_a_contraction_has_one_fixed_point(seed: int, eps: float, share: float) -> None:
     """Prop. A.1's use: from anywhere, the iterates meet."""

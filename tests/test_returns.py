@@ -38,7 +38,7 @@ def one(reward: list[float], mark: list[int], n: int, gamma: float) -> Return:
     )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(step_of, min_size=1, max_size=12), st.data(), st.floats(0, 1))
 def test_equals_a_loop_over_steps(
     film: list[tuple[float, int]], data: st.DataObject, gamma: float
@@ -116,6 +116,11 @@ def test_what_follows_the_end_cannot_reach_the_target() -> None:
     """Not even a NaN of another episode's reward."""
     r, discount, _ = one([2.0, math.nan], [TRUNCATED, 0], 2, 0.5)
     assert td_target(r, discount, torch.tensor(6.0), IDENTITY).item() == 5.0
+
+
+def test_large_rewards_do_not_swallow_small_ones() -> None:
+    """Sums are taken in float64: in float32, 1e8 + 1 - 1e8 is 0."""
+    assert one([1e8, 1.0, -1e8], [0, 0, 0], 3, 1.0).r.item() == 1.0
 
 
 def test_ten_steps_of_the_papers_discount() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import gymnasium
 import numpy as np
@@ -23,32 +23,33 @@ def babyai_bot(env: gymnasium.Env) -> Callable[[], int]:
     from minigrid.utils.baby_ai_bot import BabyAIBot
 
     bot = BabyAIBot(env.unwrapped)
-    taken: list[int | None] = [None]
+    taken = None
 
     def act() -> int:
-        taken[0] = int(bot.replan(taken[0]))
-        return taken[0]
+        nonlocal taken
+        taken = bot.replan(taken)
+        return int(taken)  # type: ignore[arg-type]
 
     return act
 
 
 def collect(
-    env: str, environment: Environment, expert: Expert, episodes: int, seed: int
+    env: str, environment: Environment, expert: Expert, seeds: Iterable[int]
 ) -> tuple[list[Episode], Spec]:
-    """Whole episodes of an expert, seen as training will see them."""
-    lane = Lane(Blueprint(find(env), environment), 0, seed)
+    """An episode of the expert from each seed, seen as training will see it."""
+    lane = Lane(Blueprint(find(env), environment), 0, 0)
     lane.open()
     assert lane.spec is not None
     if lane.spec.stack != 1:
         raise DemonstrationError("collect shows planes one at a time: leave environment.stack at 0")
     try:
-        return [_episode(lane, expert) for _ in range(episodes)], lane.spec
+        return [_episode(lane, expert, seed) for seed in seeds], lane.spec
     finally:
         lane.close()
 
 
-def _episode(lane: Lane, expert: Expert) -> Episode:
-    plane, *_ = lane.begin()
+def _episode(lane: Lane, expert: Expert, seed: int) -> Episode:
+    plane, *_ = lane.begin(seed=seed)
     act = expert(lane.open())
     planes, actions, rewards = [plane.copy()], [], []
     terminal = truncated = False
@@ -56,7 +57,9 @@ def _episode(lane: Lane, expert: Expert) -> Episode:
         action = act()
         plane, reward, terminal, truncated, first, _ = lane.step(action)
         if first:
-            raise DemonstrationError(f"the environment failed at step {len(actions)} of a demonstration")
+            raise DemonstrationError(
+                f"the environment failed at step {len(actions)} of a demonstration"
+            )
         planes.append(plane.copy())
         actions.append(action)
         rewards.append(reward)
@@ -65,4 +68,5 @@ def _episode(lane: Lane, expert: Expert) -> Episode:
         np.array(actions, np.int64),
         np.array(rewards, np.float32),
         terminal,
+        seed,
     )

@@ -51,9 +51,14 @@ def check(episodes: Sequence[Episode], spec: Spec, source: str) -> None:
                 str(episode.planes.dtype) != spec.dtype
             ),
             f"{len(episode.planes)} planes for {steps} actions": len(episode.planes) != steps + 1,
+            f"actions of shape {episode.actions.shape}": episode.actions.ndim != 1,
+            f"rewards of shape {episode.rewards.shape}": episode.rewards.ndim != 1,
             f"{len(episode.rewards)} rewards for {steps} actions": len(episode.rewards) != steps,
             "a reward that is not finite": not np.isfinite(episode.rewards).all(),
             "a plane value that is not finite": not np.isfinite(episode.planes).all(),
+            f"a plane value above {spec.high:g}": (
+                spec.dtype == "uint8" and bool((episode.planes > spec.high).any())
+            ),
             f"an action outside 0 ... {spec.actions - 1}": bool(
                 ((episode.actions < 0) | (episode.actions >= spec.actions)).any()
             ),
@@ -63,15 +68,16 @@ def check(episodes: Sequence[Episode], spec: Spec, source: str) -> None:
                 raise DemonstrationError(f"{source}, episode {i}: {fault}")
 
 
-def film(episodes: Sequence[Episode], lag: int, horizons: int) -> Chunk:
+def film(episodes: Sequence[Episode], lag: int, horizons: int, imitated: str = "best") -> Chunk:
     """All episodes one after another as one lane, every item samplable at priority 1.
 
+    `imitated` says whether the best episode or all of them carry the mark of L_IM.
     `lag` blank slots close the film: a slot's priorities travel so many slots behind it.
     """
     chosen = best(episodes)
     planes, actions, rewards, marks = [], [], [], []
     for i, episode in enumerate(episodes):
-        mark = np.full(len(episode) + 1, BEST if i == chosen else 0, np.uint8)
+        mark = np.full(len(episode) + 1, BEST if imitated == "all" or i == chosen else 0, np.uint8)
         mark[0] |= FIRST
         mark[-1] |= TERMINAL if episode.terminal else TRUNCATED
         planes.append(episode.planes)

@@ -54,7 +54,6 @@ class Atari:
         # Each answer comes in memory of its own: nothing to copy.
         observation, reward, terminal, truncated, _ = self._games.recv()
         first, self._ended = self._ended, terminal | truncated
-        truncated = truncated & ~terminal
         dropped = np.zeros(self.lanes, bool)
         return Step(observation, reward.astype(np.float32), terminal, truncated, first, dropped)
 

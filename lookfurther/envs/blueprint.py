@@ -22,6 +22,7 @@ FAMILIES = {
     "MiniGrid-": ("minigrid", "minigrid"),
     "BabyAI-": ("minigrid", "minigrid"),
 }
+FLATTEN = "gymnasium.wrappers:FlattenObservation"
 
 
 def find(env: str) -> EnvSpec:
@@ -84,9 +85,11 @@ class Blueprint:
                 " learned: wrap it, for example --environment.wrappers your_module:DiscreteActions"
             )
         if not isinstance(box, Box):
+            grid = name.startswith(("MiniGrid-", "BabyAI-"))
+            mend = "lookfurther.envs.minigrid:OneHotGrid" if grid else FLATTEN
             raise ConfigError(
                 f"{name}: its observations are {_short(box)}, not a Box: wrap it, for example"
-                " --environment.wrappers gymnasium.wrappers:FlattenObservation"
+                f" --environment.wrappers {mend}"
             )
         plane, dtype, high = self._plane(name, box)
         stack = self.environment.stack or 1
@@ -102,7 +105,7 @@ class Blueprint:
         elif len(shape) != 3:
             raise ConfigError(
                 f"{name}: its observations are {_short(box)}, neither a vector nor an image:"
-                " wrap it, for example --environment.wrappers gymnasium.wrappers:FlattenObservation"
+                f" wrap it, for example --environment.wrappers {FLATTEN}"
             )
         elif self.environment.layout == "hwc":
             shape = (shape[2], *shape[:2])

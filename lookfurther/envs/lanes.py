@@ -49,14 +49,15 @@ class Lane:
                 self._fail(error)
         return self._env
 
-    def begin(self, dropped: bool = False) -> Answer:
-        """Open episode k, with a seed that depends only on the run's, the lane's number and k."""
+    def begin(self, dropped: bool = False, seed: int | None = None) -> Answer:
+        """Open episode k; unless given, its seed depends only on the run's, the lane and k."""
         while True:
             self.episode += 1
             self.actions = []
             try:
-                seed = np.random.SeedSequence((self._seed, self._index, self.episode))
-                observation, _ = self.open().reset(seed=int(seed.generate_state(1)[0]))
+                own = np.random.SeedSequence((self._seed, self._index, self.episode))
+                chosen = int(own.generate_state(1)[0]) if seed is None else seed
+                observation, _ = self.open().reset(seed=chosen)
                 plane = self._plane(observation)
             except Exception as error:
                 self._fail(error)

@@ -29,3 +29,27 @@ class OneHotGrid(gymnasium.ObservationWrapper):
         x, y = grid.agent_pos  # type: ignore[attr-defined]
         cells[x, y] = 10, 0, grid.agent_dir  # type: ignore[attr-defined]
         return np.concatenate([eye[cells[..., i]] for i, eye in enumerate(self._eye)], -1)
+
+
+class FewLayouts(gymnasium.Wrapper):
+    """Only `count` of a level's endless layouts: a handful of demonstrations can show them all."""
+
+    def __init__(self, env: gymnasium.Env, count: int) -> None:
+        super().__init__(env)
+        self.count = count
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        drawn = int(self.np_random.integers(2**31)) if seed is None else seed
+        return self.env.reset(seed=drawn % self.count, options=options)
+
+
+def make_unlock_pickup(layouts: int = 8, **options: object) -> gymnasium.Env:
+    """BabyAI's UnlockPickup: find the key, open the door, pick up the box behind it."""
+    import minigrid  # noqa: F401  registers its levels
+
+    level = gymnasium.make("BabyAI-UnlockPickup-v0", **options)  # type: ignore[arg-type]
+    return OneHotGrid(FewLayouts(level, layouts))
+
+
+UNLOCK_PICKUP = "lookfurther/UnlockPickup-v0"
+gymnasium.register(UNLOCK_PICKUP, make_unlock_pickup)

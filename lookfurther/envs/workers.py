@@ -66,10 +66,10 @@ class Workers:
             for low, high in pairwise(bounds):
                 here, there = context.Pipe()
                 process = context.Process(target=work, args=(there, memory, task, low, high, seed))
-                with _signals_held():
+                with _signals_held():  # an interrupt must not fall between start and append
                     process.start()
+                    self._workers.append(Worker(process, here, low, high))
                 there.close()
-                self._workers.append(Worker(process, here, low, high))
             self._answers()
         except BaseException:
             self.close()
@@ -203,7 +203,7 @@ def serve(lanes: Lanes, mine: np.ndarray, command: str, argument: Any) -> Any:
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    """Hold signals back, so that a process started now is born deaf to them until it is ready."""
+    """Hold signals back, here and in a process started now, until that one is ready for them."""
     resource_tracker.ensure_running()  # its own start would let the signals through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:

@@ -239,7 +239,7 @@ def _inspect(path: Path) -> dict[str, Any]:
     This is what can be known without reading all of it.
     """
     with _reading(path):
-        present = {entry.name: entry.stat(follow_symlinks=False) for entry in os.scandir(path)}
+        present = {name: (path / name).lstat() for name in os.listdir(path)}
         for name, status in present.items():
             if not stat.S_ISREG(status.st_mode):
                 raise CheckpointError(f"{path}: {name} is not a plain file")
@@ -267,10 +267,10 @@ def _manifest(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: {MANIFEST} is cut or altered (SHA-256)")
     manifest = json.loads(body)
     match manifest:
-        case {"format": 1, "files": dict(files)} if FACTS in files:
-            pass
         case {"format": int(number)} if number != FORMAT:
             raise CheckpointError(f"{path}: unknown format version {number}, not {FORMAT}")
+        case {"format": int(), "files": dict(files)} if FACTS in files:
+            pass
         case _:
             raise CheckpointError(f"{path}: {MANIFEST} is not a manifest")
     for name, entry in files.items():

@@ -29,8 +29,13 @@ def device(name: str) -> torch.device:
     return chosen
 
 
+def learner_threads(config: Config) -> int:
+    """Cores the environments' processes leave: more threads than cores slow a learner tenfold."""
+    return config.run.threads or max(1, cores() - config.environment.processes)
+
+
 def precision(name: str, on: torch.device) -> torch.dtype:
-    """bfloat16 where the arithmetic units have it: elsewhere it is emulated, a hundred times slower."""
+    """bfloat16 where the hardware has it: emulated, it is a hundred times slower."""
     if name != "auto":
         return getattr(torch, name)
     if on.type == "cuda":
@@ -58,14 +63,15 @@ def memory_left(on: torch.device) -> int:
     return int(fields["MemAvailable"].split()[0]) * 1024
 
 
-def check_memory(config: Config, needed: int, on: torch.device) -> None:
-    """Refuse a replay that does not fit before any of it is taken."""
+def check_memory(config: Config, agent: int, expert: int, on: torch.device) -> None:
+    """Refuse replays, of so many bytes, that do not fit before any of it is taken."""
     left = memory_left(on)
-    if needed > 0.9 * left:
-        fits = int(config.replay.capacity * 0.9 * left / needed)
+    room = 0.9 * left
+    if agent + expert > room:
+        fits = max(0, int(config.replay.capacity * (room - expert) / agent))
         raise ConfigError(
-            f"the replay needs {gib(needed)}, {on} has {gib(left)} left: lower --replay.capacity to"
-            f" {fits:,} or below"
+            f"the replays need {gib(agent + expert)}, {on} has {gib(left)} left: lower"
+            f" --replay.capacity to {fits:,} or below"
         )
 
 

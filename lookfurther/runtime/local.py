@@ -52,6 +52,11 @@ class LocalSource:
         """The inverse of `state`; gives the number of lanes whose episode could not go on."""
         self.actor.load_state(state["actor"])
         self.returns.load_state({key: value.numpy() for key, value in state["returns"].items()})
-        self.step, going = self.envs.restore({k: v.numpy() for k, v in state["envs"].items()})
+        going = np.zeros(self.envs.lanes, bool)
+        if state["envs"]:
+            self.step, going = self.envs.restore({k: v.numpy() for k, v in state["envs"].items()})
+        else:  # saved when an environment failed
+            self.step = self.envs.reset()
         self.actor.cut(~going)
+        self.returns.cut(~going)
         return int((~going).sum())

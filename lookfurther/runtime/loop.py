@@ -7,11 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from lookfurther.config import Config
-from lookfurther.errors import CheckpointError, EnvironmentFault
+from lookfurther.errors import CheckpointError, EnvironmentFault, TrainingDiverged
 from lookfurther.learner import Learner
 from lookfurther.mixture import Mixture
 from lookfurther.runtime import checkpoint
@@ -55,6 +55,7 @@ class Loop:
         self.sums: dict[str, Tensor] = {}
         self.counted = 0  # updates in `sums`
         self.last_save = 0.0
+        self.logged = 0  # the step of the last report
 
     @property
     def step(self) -> int:
@@ -64,10 +65,12 @@ class Loop:
     def run(self) -> Summary:
         """Train until the steps or minutes are used up, or a signal asks to stop."""
         metrics = Metrics(self.folder.metrics, self.folder.events, resume_at_step=self.step or -1)
-        self.last_save = self.clock.seconds()
+        self.last_save, self.logged = self.clock.seconds(), self.step
         with StopSignals() as signals:
             try:
                 stopped = self._turns(metrics, signals)
+                if self.logged != self.step:
+                    self._log(metrics)
             except EnvironmentFault:
                 self.save(in_flight=False)
                 raise
@@ -85,9 +88,7 @@ class Loop:
             before = self.step
             self.turn()
             if before // run.log_period != self.step // run.log_period:
-                row = self.report()
-                metrics.write(row)
-                self.progress.update(row)
+                self._log(metrics)
             if self._save_is_due(before):
                 self.save()
             if signals.requested:
@@ -96,12 +97,23 @@ class Loop:
                 return "time"
         return "done"
 
+    def _log(self, metrics: Metrics) -> None:
+        row = self.report()
+        metrics.write(row)
+        self.progress.update(row)
+        self.logged = self.step
+
     def turn(self) -> None:
         """One step of every lane, and the updates that are due meanwhile."""
         self.source.start()
         while self.learner.updates < updates_due(self.config, self.step):
             self.update()
-        self.mixture.agent.add(self.source.collect())
+        chunk = self.source.collect()
+        if not np.isfinite(chunk.priority).all():
+            raise TrainingDiverged(
+                f"the network's values or n-step returns at step {self.step:,} are not finite"
+            )
+        self.mixture.agent.add(chunk)
         lanes, period = self.config.actor.lanes, self.config.actor.weights_period
         if self.step // lanes % period == 0:
             self.source.load_weights(self.learner.online)

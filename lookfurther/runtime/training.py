@@ -43,10 +43,11 @@ def train(
     validate(config)
     device = hardware.device(config.run.device)
     torch.manual_seed(config.run.seed)
-    torch.set_num_threads(config.run.threads or hardware.cores())
+    torch.set_num_threads(hardware.learner_threads(config))
     seeds = [int(s) for s in np.random.SeedSequence(config.run.seed).generate_state(3)]
     threads = config.environment.threads or hardware.cores()
-    progress = Progress(config.run.steps)
+    title = f"{config.env} · {config.preset} · seed {config.run.seed}"
+    progress = Progress(config.run.steps, title, config.run.minutes)
     envs = make_envs(env or config.env, config.environment, config.actor.lanes, seeds[0], threads)
     try:
         spec = envs.spec
@@ -92,7 +93,7 @@ def expert_replay(
 ) -> Replay:
     """The expert replay, filled once; its priorities are set by the first sweep."""
     horizons = config.replay.horizons
-    chunk = film(episodes, max(horizons), len(horizons))
+    chunk = film(episodes, max(horizons), len(horizons), config.learner.imitated)
     reward = REWARDS[config.environment.reward](torch.from_numpy(chunk.reward))
     capacity = len(chunk.action) + spec.stack
     replay = Replay(spec, 1, capacity, config.replay, config.learner.gamma, device, seed)
@@ -111,20 +112,21 @@ def _announce(
     horizons = len(config.replay.horizons)
     agent = Replay.bytes_for(spec, config.replay.capacity, horizons)
     expert = Replay.bytes_for(spec, sum(map(len, episodes)), horizons)
-    hardware.check_memory(config, agent + expert, device)
+    hardware.check_memory(config, agent, expert, device)
     progress.note(
         f"{spec.env}: observations {spec.observation}, {spec.actions} actions,"
         f" {config.actor.lanes} lanes"
     )
     if episodes:
         scores = [e.score for e in episodes]
+        imitated = "all" if config.learner.imitated == "all" else f"episode {best(episodes)}"
         progress.note(
             f"{len(episodes)} demonstrations, {sum(map(len, episodes)):,} steps, returns"
-            f" {min(scores):g} to {max(scores):g}; episode {best(episodes)} is imitated"
+            f" {min(scores):g} to {max(scores):g}; imitated: {imitated}"
         )
     progress.note(
         f"replay of {config.replay.capacity:,} steps: {hardware.gib(agent)}, of demonstrations:"
-        f" {hardware.gib(expert)}, on {device} with {hardware.gib(hardware.memory_left(device))} free"
+        f" {hardware.gib(expert)}; {device} has {hardware.gib(hardware.memory_left(device))} left"
     )
 
 

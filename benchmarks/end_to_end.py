@@ -1,0 +1,195 @@
+"""Whole training on ALE Breakout beside stable-baselines3's DQN, 8 samples learned per step.
+
+    python -m benchmarks.end_to_end [--seconds S] [--json FILE]
+
+Both train from pixels on the same cores, each alone, by turns, and only time after learning has
+begun counts. Ours is Ape-X DQfD: batches of 192 agent and 64 expert items, the standard dueling
+network, prioritized replay, consistency and imitation losses; the demonstrations are random play
+(without Minari to hold them, 256 agent items). Theirs is DQN with its default settings, given
+whatever is fastest here: its own environments or ale-py's vector environment, 1, 8 or 32 of
+them, 1 thread or all, found by short trials.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import sys
+import tempfile
+from contextlib import closing, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measure import (
+    Contestant,
+    absences,
+    confine,
+    medians,
+    parser,
+    report,
+    surroundings,
+    table,
+    version,
+)
+
+GAME = "ALE/Breakout-v5"
+SAMPLES_PER_STEP = 8.0
+FILL = 10.0  # seconds our replay may take to fill before learning begins
+
+
+class Ours:
+    """lookfurther.train, as a user calls it."""
+
+    def __init__(self, lanes: int) -> None:
+        from lookfurther import preset
+
+        name = "apex-dqfd" if version("minari") else "no-demos"
+        self.config = preset(
+            name,
+            env=GAME,
+            actor__lanes=lanes,
+            replay__capacity=50_000,
+            replay__start=1_000,
+            learner__samples_per_insert=SAMPLES_PER_STEP,
+            run__device="cpu",
+            run__log_period=8 * lanes,
+            run__checkpoint_period=0,
+        )
+
+    def round(self, warm: float, seconds: float) -> dict[str, float]:
+        from lookfurther import replace, train
+        from lookfurther.runtime.metrics import read
+
+        with tempfile.TemporaryDirectory() as folder, redirect_stdout(Path(os.devnull).open("w")):
+            if self.config.learner.expert_items:
+                demos = random_play(self.config.environment, Path(folder))
+                self.config = replace(self.config, demos=(str(demos),))
+            minutes = (FILL + warm + seconds) / 60
+            train(replace(self.config, run__folder=f"{folder}/run", run__minutes=minutes))
+            rows = [row for row in read(Path(folder, "run", "metrics.jsonl")) if row["updates"]]
+        begun = rows[0]["minutes"] + warm / 60 if rows else 0
+        rows = [row for row in rows if begun <= row["minutes"] <= begun + seconds / 60]
+        if len(rows) < 2:
+            raise RuntimeError(f"too little was learned in {60 * minutes:.0f} s: raise --seconds")
+        first, last = rows[0], rows[-1]
+        spent = 60 * (last["minutes"] - first["minutes"])
+        steps, updates = last["step"] - first["step"], last["updates"] - first["updates"]
+        return {
+            "steps_per_second": steps / spent,
+            "updates_per_second": updates / spent,
+            "samples_per_step": self.config.batch * updates / steps,
+            "measured_seconds": spent,
+        }
+
+
+def random_play(environment: Any, root: Path) -> Path:
+    """A set of two short random episodes, where `demos` finds it."""
+    from lookfurther.demos.episodes import Episode
+    from lookfurther.demos.store import save
+    from lookfurther.envs import make_envs
+
+    envs = make_envs(GAME, environment, lanes=1, seed=1, threads=1)
+    random, episodes = np.random.default_rng(0), []
+    for _ in range(2):
+        actions = random.integers(0, envs.spec.actions, 200)
+        steps = [envs.reset()]
+        while len(steps) <= len(actions) and not steps[-1].terminal[0]:
+            envs.send(actions[len(steps) - 1 : len(steps)])
+            steps.append(envs.recv())
+        planes = np.concatenate([step.observation[:, -1:] for step in steps])
+        rewards = np.concatenate([step.reward for step in steps[1:]])
+        ended = bool(steps[-1].terminal[0])
+        episodes.append(Episode(planes, actions[: len(rewards)], rewards, ended))
+    envs.close()
+    return save("breakout/random-v0", episodes, envs.spec, "random play", root)
+
+
+def theirs(source: str, count: int, threads: int, cores: int) -> Any:
+    from benchmarks.stable_baselines import StableBaselines
+
+    return StableBaselines(source, count, threads, cores)
+
+
+def once(options: argparse.Namespace, seconds: float, build: Any, *arguments: Any) -> dict:
+    """The figures of one training in a fresh process; {"absent": why} where it cannot run."""
+    with closing(Contestant(build, *arguments)) as trial:
+        if trial.absent:
+            return {"absent": trial.absent}
+        return trial.call("round", options.warm, seconds)
+
+
+def choose(options: argparse.Namespace) -> tuple[tuple, list[dict]]:
+    """The fastest way to run stable-baselines3 here, and the trials that found it."""
+    threads = sorted({1, options.cores})
+    trials = []
+    for way in itertools.product(("ale-py", "wrappers"), (1, 8, 32), threads):
+        figures = once(options, options.seconds / 4, theirs, *way, options.cores)
+        trials.append({"environment": way[0], "count": way[1], "threads": way[2], **figures})
+    fastest = max(trials, key=lambda trial: trial.get("steps_per_second", 0))
+    return (fastest["environment"], fastest["count"], fastest["threads"], options.cores), trials
+
+
+def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """The figures of both, turn about."""
+    ways: dict[str, tuple] = {"lookfurther": (Ours, options.lanes)}
+    figures: dict[str, dict[str, Any]] = {"lookfurther": {}, "stable-baselines3": {}}
+    way, trials = choose(options)
+    if all("absent" in trial for trial in trials):
+        figures["stable-baselines3"] = {"absent": trials[0]["absent"]}
+    else:
+        ways["stable-baselines3"] = (theirs, *way)
+        figures["stable-baselines3"] = {"way": way, "trials": trials}
+    rounds: dict[str, list] = {name: [] for name in ways}
+    for _ in range(options.rounds):
+        for name, arguments in ways.items():
+            rounds[name].append(once(options, options.seconds, *arguments))
+    for name, found in rounds.items():
+        if "absent" in found[0]:
+            sys.exit(f"{name}: {found[0]['absent']}")
+        figures[name] |= medians(found) | {"rounds": found}
+    return figures
+
+
+def main() -> None:
+    options = parser(__doc__, seconds=60.0)
+    options.add_argument("--warm", type=float, default=5.0, help="seconds of learning not counted")
+    options.add_argument("--lanes", type=int, default=32)
+    options.add_argument("--allow-missing", action="store_true", help="run without the peer")
+    options = options.parse_args()
+    confine(options.cores)
+    packages = ["torch", "numpy", "gymnasium", "ale-py", "stable-baselines3", "minari"]
+    where = surroundings(packages)
+    if not where["versions"]["stable-baselines3"] and not options.allow_missing:
+        sys.exit("no peer is installed: pip install stable-baselines3, or --allow-missing")
+    figures = measure(options)
+    ours, peer = figures["lookfurther"], figures["stable-baselines3"]
+    speeds = ours["steps_per_second"], peer.get("steps_per_second")
+    result = {
+        "speed_ratio": speeds[0] / speeds[1] if speeds[1] else None,
+        "lanes": options.lanes,
+        "contestants": figures,
+        "surroundings": where,
+    }
+    report(f"Training on {GAME}", result, _table(figures), options.json)
+
+
+def _table(figures: dict[str, dict[str, Any]]) -> str:
+    keys = ["steps_per_second", "updates_per_second", "samples_per_step"]
+    ours = figures["lookfurther"]["steps_per_second"]
+    rows = []
+    for name, f in figures.items():
+        if "absent" in f:
+            continue
+        label = (
+            f"{name} ({f['way'][1]} x {f['way'][0]}, {f['way'][2]} threads)" if "way" in f else name
+        )
+        rows.append([label, *(f[key] for key in keys), ours / f["steps_per_second"]])
+    header = ["", "steps/s", "updates/s", "samples/step", "ours is faster by"]
+    return table(header, rows) + absences(figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""stable-baselines3's DQN on Breakout, the peer of benchmarks.end_to_end."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from ale_py.vector_env import AtariVectorEnv
+from gymnasium.vector import AutoresetMode
+from stable_baselines3 import DQN
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv
+
+BUFFER = 20_000  # transitions of 56 kB: its default of a million would take 56 GB
+
+
+class Games(VecEnv):
+    """ale-py's vector environment as stable-baselines3 expects it, adapted as its AtariWrapper."""
+
+    def __init__(self, count: int, threads: int) -> None:
+        self.games = AtariVectorEnv(
+            "breakout",
+            count,
+            num_threads=threads,
+            episodic_life=True,
+            reward_clipping=True,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+        )
+        space = self.games.single_observation_space, self.games.single_action_space
+        super().__init__(count, *space)
+
+    def reset(self) -> np.ndarray:
+        return self.games.reset(seed=0)[0]
+
+    def step_async(self, actions: np.ndarray) -> None:
+        self.games.send(actions)
+
+    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict]]:
+        observation, reward, terminal, truncated, info = self.games.recv()
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        ended = terminal | truncated
+        for i in np.flatnonzero(ended):
+            infos[i]["terminal_observation"] = info["final_obs"][i]
+            infos[i]["TimeLimit.truncated"] = bool(truncated[i] and not terminal[i])
+        return observation, reward.astype(np.float32), ended, infos
+
+    def close(self) -> None:
+        self.games.close()
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        return [getattr(self.games, attr_name)] * self.num_envs
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        raise NotImplementedError
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list:
+        raise NotImplementedError
+
+    def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
+        return [False] * self.num_envs
+
+
+def wrapped(count: int) -> VecEnv:
+    """stable-baselines3's own way: one Python environment after another, frames shrunk by cv2."""
+    import cv2  # noqa: F401
+    from stable_baselines3.common.env_util import make_atari_env
+    from stable_baselines3.common.vec_env import VecFrameStack
+
+    plain = {"frameskip": 1, "repeat_action_probability": 0.0}
+    return VecFrameStack(make_atari_env("ALE/Breakout-v5", count, env_kwargs=plain), 4)
+
+
+class Stopwatch(BaseCallback):
+    """Counts steps and updates for `seconds`, beginning `warm` seconds after learning has.
+
+    It looks only at the first step after updates, so that whole cycles of both are counted.
+    """
+
+    def __init__(self, warm: float, seconds: float) -> None:
+        super().__init__()
+        self.warm, self.seconds = warm, seconds
+        self.updates, self.learning = 0, 0.0
+        self.marks: list[tuple[float, int, int]] = []  # first and last: time, steps, updates
+
+    def _on_step(self) -> bool:
+        now, updates = time.perf_counter(), self.model._n_updates
+        if updates == self.updates:
+            return True
+        if self.updates == 0:
+            self.learning = now
+        self.updates = updates
+        if now - self.learning >= self.warm:
+            self.marks = [*self.marks[:1], (now, self.num_timesteps, updates)]
+        return len(self.marks) < 2 or now - self.marks[0][0] < self.seconds
+
+
+class StableBaselines:
+    """DQN with its default settings: 32 samples learned every 4 steps of each environment."""
+
+    def __init__(self, source: str, count: int, threads: int, cores: int) -> None:
+        torch.set_num_threads(threads)
+        self.model = DQN(
+            "CnnPolicy",
+            Games(count, cores) if source == "ale-py" else wrapped(count),
+            buffer_size=BUFFER,
+            gradient_steps=count,  # of 32 samples each, for the 4 x count steps of a rollout
+            exploration_initial_eps=0.05,  # as after the first tenth of a training
+            device="cpu",
+            seed=0,
+        )
+
+    def round(self, warm: float, seconds: float) -> dict[str, float]:
+        watch = Stopwatch(warm, seconds)
+        self.model.learn(10**9, callback=watch)
+        (t0, s0, u0), (t1, s1, u1) = watch.marks
+        return {
+            "steps_per_second": (s1 - s0) / (t1 - t0),
+            "updates_per_second": (u1 - u0) / (t1 - t0),
+            "samples_per_step": self.model.batch_size * (u1 - u0) / (s1 - s0),
+            "measured_seconds": t1 - t0,
+        }

@@ -1,0 +1,132 @@
+"""The main job: learn a sparse-reward task from eight demonstrations, in minutes, on two cores.
+
+BabyAI's UnlockPickup (find the key, open the locked door, pick up the box) gives its only reward
+at the very end; random play never sees it. A scripted expert shows each of eight layouts once.
+`make train` runs this; `python -m examples.unlock_pickup --help` lists what can be changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+
+from lookfurther import Agent, Config, evaluate, preset, train
+from lookfurther.animate import gif
+from lookfurther.demos.collect import babyai_bot, collect
+from lookfurther.demos.episodes import Episode
+from lookfurther.demos.store import save
+from lookfurther.envs.minigrid import UNLOCK_PICKUP
+from lookfurther.plots import learning_curve
+
+ENV = f"lookfurther.envs.minigrid:{UNLOCK_PICKUP}"
+LAYOUTS = 8
+RESULTS = Path(__file__).with_name("unlock_pickup.json")  # measured beforehand, see docs/benchmarks
+
+
+def settings(demos: Path | None, folder: Path, minutes: float, seed: int) -> Config:
+    """The paper's agent at the small scale; without demonstrations, the paper's ablation."""
+    name = "no-demos" if demos is None else "apex-dqfd"
+    return preset(
+        name,
+        "small",
+        env=ENV,
+        demos=() if demos is None else (str(demos),),
+        environment__processes=1,  # environments on one core, the learner on the other
+        network__convolutions=(16, 32),
+        network__hidden=(64,),
+        learner__gamma=0.99,  # episodes of at most 72 steps
+        learner__imitated="all",  # every layout is another task, so none is "the best episode"
+        run__folder=str(folder),
+        run__steps=120_000,
+        run__minutes=minutes,
+        run__seed=seed,
+        run__checkpoint_period=0,
+    )
+
+
+def demonstrate(root: Path) -> tuple[Path, list[Episode]]:
+    """One episode of MiniGrid's scripted expert for each layout, as a Minari dataset."""
+    config = settings(None, root, 0, 0)
+    episodes, spec = collect(ENV, config.environment, babyai_bot, range(LAYOUTS))
+    return save("unlock-pickup/bot-v0", episodes, spec, "BabyAIBot", root), episodes
+
+
+def film(agent: Agent, out: Path) -> None:
+    """The trained agent at play, one episode of each of three layouts."""
+    env = gymnasium.make(ENV, render_mode="rgb_array")
+    frames, captions = [], []
+    for seed in range(3):
+        x, _ = env.reset(seed=seed)
+        done, total = False, 0.0
+        while not done:
+            frames.append(np.asarray(env.render()))
+            captions.append(f"layout {seed}  return {total:.2f}")
+            x, reward, terminal, truncated, _ = env.step(int(agent.act(x.transpose(2, 0, 1))))
+            done, total = terminal or truncated, total + float(reward)
+        frames += [np.asarray(env.render())] * 4
+        captions += [f"layout {seed}  return {total:.2f}"] * 4
+    env.close()
+    gif(frames, out, fps=6, captions=captions)
+
+
+def table(rows: dict[str, tuple[str, str]]) -> str:
+    """Who, mean return, success."""
+    lines = [f"{'':34}{'return':>8}{'success':>10}"]
+    return "\n".join(lines + [f"{who:34}{score:>8}{won:>10}" for who, (score, won) in rows.items()])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, default=Path("runs/unlock-pickup"))
+    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--no-demos", action="store_true", help="the same without demonstrations")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    started = time.monotonic()
+    shutil.rmtree(options.folder, ignore_errors=True)
+    demos, episodes = demonstrate(options.folder / "demos")
+    expert = float(np.mean([e.score for e in episodes]))
+    print(f"{len(episodes)} demonstrations by MiniGrid's scripted expert, mean return {expert:.3f}")
+    folder = options.folder / "run"
+    given = None if options.no_demos else demos
+    summary = train(settings(given, folder, options.minutes, options.seed))
+    agent = Agent.load(folder)
+    played = evaluate(agent, 200)
+    score = float(np.mean([p.score for p in played]))
+    success = float(np.mean([p.score > 0 for p in played]))
+    learning_curve(folder / "metrics.jsonl", folder / "curve.png", bars={"expert": expert})
+    film(agent, folder / "agent.gif")
+    minutes = (time.monotonic() - started) / 60
+    rows = {
+        "agent (200 episodes)": (f"{score:.3f}", f"{success:.1%}"),
+        f"expert ({len(episodes)} demonstrations)": (f"{expert:.3f}", "100.0%"),
+    }
+    if RESULTS.exists() and not options.no_demos:
+        before = json.loads(RESULTS.read_text())["no_demos"]
+        rows["same, no demonstrations (measured)"] = (
+            f"{np.mean([r['return'] for r in before]):.3f}",
+            f"{np.mean([r['success'] for r in before]):.1%}",
+        )
+    reached = score >= expert or success >= 0.95
+    print(f"\n{table(rows)}\n")
+    print(f"learning curve   {folder / 'curve.png'}\nagent at play    {folder / 'agent.gif'}")
+    print(f"bar: the expert's mean return, or 95 % success: {'reached' if reached else 'MISSED'}")
+    print(f"{minutes:.1f} minutes, {summary.step:,} steps, {summary.updates:,} updates")
+    print("\nnext, Atari:  lookfurther train no-demos --scale small --env ALE/Pong-v5")
+    if options.json:
+        figures = {"seed": options.seed, "return": score, "success": success, "expert": expert}
+        figures |= {"minutes": minutes, "steps": summary.step, "updates": summary.updates}
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    return 0 if reached or options.no_demos else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

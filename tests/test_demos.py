@@ -1,0 +1,581 @@
+"""Demonstrations: their film, what is refused, the files (F10, F11), scripted experts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import h5py
+import numpy as np
+import pytest
+import torch
+from gymnasium.envs.registration import EnvSpec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lookfurther import config
+from lookfurther.config import Environment
+from lookfurther.demos.collect import babyai_bot, collect
+from lookfurther.demos.episodes import Episode, best, check, film
+from lookfurther.demos.store import load, save
+from lookfurther.envs import describe
+from lookfurther.errors import DemonstrationError
+from lookfurther.runtime.training import expert_replay
+from lookfurther.types import BEST, END, FIRST, TERMINAL, TRUNCATED, Batch, Spec
+
+VECTOR = Spec("toy", (2,), 1, "float32", 3, 1.0)
+
+
+def episode(
+    spec: Spec, steps: int, terminal: bool, number: int = 0, seed: int | None = None
+) -> Episode:
+    """Random numbers, but for the first value of each plane: it tells episode and time."""
+    rng = np.random.default_rng((number, steps))
+    if spec.dtype == "uint8":
+        planes = rng.integers(0, 256, (steps + 1, *spec.plane)).astype(np.uint8)
+    else:
+        planes = rng.standard_normal((steps + 1, *spec.plane)).astype(np.float32)
+    planes.reshape(steps + 1, -1)[:, 0] = 40 * number + np.arange(steps + 1) + 1
+    actions = rng.integers(0, spec.actions, steps)
+    return Episode(planes, actions, rng.normal(size=steps).astype(np.float32), terminal, seed=seed)
+
+
+def some_episodes(spec: Spec = VECTOR) -> list[Episode]:
+    return [
+        episode(spec, 3, terminal=True, number=0, seed=7),
+        episode(spec, 5, terminal=False, number=1, seed=None),
+        episode(spec, 1, terminal=True, number=2, seed=2**32 - 1),
+    ]
+
+
+def same(a: Episode, b: Episode) -> bool:
+    arrays = ((a.planes, b.planes), (a.actions, b.actions), (a.rewards, b.rewards))
+    return (a.terminal, a.seed) == (b.terminal, b.seed) and all(
+        x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes() for x, y in arrays
+    )
+
+
+# The film
+
+
+def test_a_film_by_hand() -> None:
+    """Two episodes and, at the end, `lag` blank slots for the priorities to come due in."""
+    first = Episode(
+        np.array([[1], [2], [3]], np.float32),
+        np.array([4, 5]),
+        np.array([0.5, 0.25], np.float32),
+        True,
+    )
+    second = Episode(
+        np.array([[6], [7]], np.float32), np.array([8]), np.array([1], np.float32), False
+    )
+    chunk = film([first, second], lag=3, horizons=2)
+    assert chunk.plane[:, 0, 0].tolist() == [1, 2, 3, 6, 7, 0, 0, 0]
+    assert chunk.action[:, 0].tolist() == [4, 5, 0, 8, 0, 0, 0, 0]
+    assert chunk.reward[:, 0].tolist() == [0.5, 0.25, 0, 1, 0, 0, 0, 0]
+    marks = [FIRST, 0, TERMINAL, FIRST | BEST, TRUNCATED | BEST, END, END, END]
+    assert chunk.mark[:, 0].tolist() == marks
+    released = [0, 0, 0, 1, 1, 0, 1, 0]  # for the slots three before: those with an action
+    assert chunk.priority[:, 0].tolist() == [[p, p] for p in released]
+    assert chunk.forget.tolist() == [0]
+    everyone = film([first, second], lag=3, horizons=2, imitated="all")
+    assert (everyone.mark[:5, 0] & BEST == BEST).all()
+    assert (everyone.mark[5:, 0] & BEST == 0).all()
+
+
+@given(st.lists(st.lists(st.integers(-5, 5), min_size=1, max_size=4), min_size=1, max_size=5))
+def test_the_best_episode_has_the_highest_undiscounted_return(rewards: list[list[int]]) -> None:
+    episodes = [
+        Episode(
+            np.zeros((len(r) + 1, 1), np.float32),
+            np.zeros(len(r), int),
+            np.array(r, np.float32),
+            True,
+        )
+        for r in rewards
+    ]
+    totals = [sum(r) for r in rewards]
+    assert [e.score for e in episodes] == totals
+    assert best(episodes) == totals.index(max(totals))
+
+
+def transition(spec: Spec, shown: Episode, t: int, n: int, gamma: float) -> tuple:
+    """The n-step transition at time t of an episode, one step after another."""
+    blank = np.zeros((spec.stack - 1, *spec.plane), spec.dtype)
+    planes = np.concatenate([blank, shown.planes])
+    observe = lambda i: np.concatenate(planes[i : i + spec.stack])  # noqa: E731
+    r, steps = 0.0, 0
+    while steps < n and t + steps < len(shown):
+        r += gamma**steps * float(shown.rewards[t + steps])
+        steps += 1
+    over = shown.terminal and t + steps == len(shown)
+    discount = 0.0 if over else gamma**steps
+    after = observe(t + steps)
+    action = int(shown.actions[t])
+    return observe(t).tobytes(), action, np.float32(r), np.float32(discount), after.tobytes()
+
+
+@st.composite
+def sets(draw: st.DrawFn) -> tuple[Spec, list[Episode]]:
+    plane, dtype = draw(st.sampled_from([((2,), "float32"), ((1, 3, 2), "uint8")]))
+    spec = Spec("toy", plane, draw(st.integers(1, 4)), dtype, 3, 255.0 if dtype == "uint8" else 1.0)
+    shapes = draw(st.lists(st.tuples(st.integers(1, 15), st.booleans()), min_size=1, max_size=4))
+    return spec, [episode(spec, steps, end, i) for i, (steps, end) in enumerate(shapes)]
+
+
+def row(b: Batch, i: int) -> tuple:
+    """Item i of a batch, in the order of `transition`, and its e."""
+    x, a, r, discount, x_next, e, *_ = (column[i].numpy() for column in b)
+    return x.tobytes(), int(a), r[()], discount[()], x_next.tobytes(), float(e)
+
+
+def replayed(spec: Spec, episodes: list[Episode], **overrides: Any) -> list[Batch]:
+    """Every samplable item of the expert replay, as batches."""
+    settings = config.replace(config.Config(), **overrides)
+    replay = expert_replay(settings, spec, episodes, torch.device("cpu"), 0)
+    return list(replay.sweep(7))
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    sets(),
+    st.lists(st.integers(1, 12), min_size=1, max_size=3, unique=True),
+    st.sampled_from(["best", "all"]),
+)
+def test_the_expert_replay_holds_every_transition_of_every_episode_and_no_other(
+    shown: tuple[Spec, list[Episode]], horizons: list[int], imitated: str
+) -> None:
+    """So no item crosses from one episode into another, and none is lost at an end."""
+    (spec, episodes), gamma = shown, 0.75
+    chosen = range(len(episodes)) if imitated == "all" else [best(episodes)]
+    wanted = Counter(
+        (*transition(spec, e, t, n, gamma), float(i in chosen))
+        for i, e in enumerate(episodes)
+        for t in range(len(e))
+        for n in horizons
+    )
+    found = Counter(
+        row(b, i)
+        for b in replayed(
+            spec,
+            episodes,
+            replay__horizons=tuple(horizons),
+            learner__gamma=gamma,
+            learner__imitated=imitated,
+        )
+        for i in range(len(b.a))
+    )
+    assert found == wanted
+
+
+def test_the_learner_sees_demonstrated_rewards_as_it_sees_its_own() -> None:
+    """Clipped before they are summed; the stored episode stays raw."""
+    shown = dataclasses.replace(
+        episode(VECTOR, 3, True), rewards=np.array([5, -0.5, -7], np.float32)
+    )
+    settings = {"replay__horizons": (3,), "learner__gamma": 1.0}
+    (batch,) = replayed(VECTOR, [shown], environment__reward="clip", **settings)
+    assert batch.r.tolist() == [-0.5, -1.5, -1.0]
+    assert shown.rewards.tolist() == [5, -0.5, -7]
+
+
+# What cannot be demonstrations
+
+
+def broken(field: str, value: Any) -> list[Episode]:
+    """Three episodes, the second of which is not right."""
+    one, two, three = some_episodes()
+    return [one, dataclasses.replace(two, **{field: value}), three]
+
+
+def with_value(array: np.ndarray, value: Any) -> np.ndarray:
+    array = array.copy()
+    array.flat[-1] = value
+    return array
+
+
+GOOD = some_episodes()[1]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("actions", np.zeros(0, np.int64), "no steps"),
+        ("planes", np.zeros((6, 3), np.float32), r"planes \(3,\), but toy shows \(2,\)"),
+        ("planes", GOOD.planes.astype(np.float64), "planes of type float64, not float32"),
+        ("planes", GOOD.planes[:-1], "5 planes for 5 actions"),
+        ("rewards", GOOD.rewards[:-1], "4 rewards for 5 actions"),
+        ("rewards", with_value(GOOD.rewards, np.nan), "a reward that is not finite"),
+        ("rewards", with_value(GOOD.rewards, np.inf), "a reward that is not finite"),
+        ("planes", with_value(GOOD.planes, -np.inf), "a plane value that is not finite"),
+        ("actions", with_value(GOOD.actions, 3), r"an action outside 0 \.\.\. 2"),
+        ("actions", with_value(GOOD.actions, -1), r"an action outside 0 \.\.\. 2"),
+        ("actions", GOOD.actions.reshape(-1, 1), r"actions of shape \(5, 1\)"),
+        ("rewards", GOOD.rewards.reshape(-1, 1), r"rewards of shape \(5, 1\)"),
+    ],
+)
+def test_what_cannot_be_a_demonstration_is_named(
+    tmp_path: Path, field: str, value: Any, words: str
+) -> None:
+    check(some_episodes(), VECTOR, "good")
+    with pytest.raises(DemonstrationError, match=f"^mine-v0, episode 1: {words}$"):
+        check(broken(field, value), VECTOR, "mine-v0")
+    with pytest.raises(DemonstrationError, match=f"^mine-v0, episode 1: {words}$"):
+        save("mine-v0", broken(field, value), VECTOR, "me", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bytes_above_the_environments_largest_value_are_named() -> None:
+    spec = Spec("grid", (1, 2, 2), 1, "uint8", 3, 1.0)
+    planes = np.ones((2, 1, 2, 2), np.uint8)
+    good = Episode(planes, np.zeros(1, np.int64), np.zeros(1, np.float32), True)
+    check([good], spec, "good")
+    bad = dataclasses.replace(good, planes=with_value(planes, 2))
+    with pytest.raises(DemonstrationError, match="mine, episode 1: a plane value above 1"):
+        check([good, bad], spec, "mine")
+
+
+def test_no_episodes_are_no_demonstrations() -> None:
+    with pytest.raises(DemonstrationError, match="mine holds no episodes"):
+        check([], VECTOR, "mine")
+
+
+# On disk
+
+FILES = {
+    "vectors": VECTOR,
+    "photographs": Spec("photos", (16, 16, 3), 4, "uint8", 5, 255.0),  # what Minari takes for JPEG
+    "floats": Spec("field", (2, 3, 4), 1, "float32", 2, 1.0),
+}
+
+
+@pytest.fixture(scope="module", params=FILES)
+def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    spec = FILES[request.param]
+    root = tmp_path_factory.mktemp(request.param)
+    episodes = some_episodes(spec)
+    if spec.dtype == "float32":
+        episodes[0].planes.flat[-3:] = -0.0, 1e-45, np.finfo(np.float32).max
+    return spec, episodes, root, save("tests/shown-v0", episodes, spec, "a test", root)
+
+
+def test_a_set_comes_back_bit_for_bit_by_name_and_by_path(stored: Any) -> None:
+    spec, episodes, root, path = stored
+    for found in (load("tests/shown-v0", spec, root), load(str(path), spec)):
+        assert len(found) == len(episodes)
+        assert all(map(same, found, episodes))
+
+
+def test_minari_reads_the_same(stored: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import minari
+
+    _, episodes, root, _ = stored
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(root))
+    assert list(minari.list_local_datasets()) == ["tests/shown-v0"]
+    dataset = minari.load_dataset("tests/shown-v0")
+    for ours, theirs in zip(episodes, dataset.iterate_episodes(), strict=True):
+        assert np.asarray(theirs.observations).tobytes() == ours.planes.tobytes()
+        assert theirs.actions.tolist() == ours.actions.tolist()
+        assert theirs.rewards.astype(np.float32).tolist() == ours.rewards.tolist()
+        assert theirs.terminations.tolist() == [False] * (len(ours) - 1) + [ours.terminal]
+        assert theirs.truncations.tolist() == [False] * (len(ours) - 1) + [not ours.terminal]
+
+
+def test_a_name_is_taken_once_and_must_be_minaris(tmp_path: Path) -> None:
+    save("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+    with pytest.raises(DemonstrationError, match="a set named mine-v0 exists"):
+        save("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+    save("mine-v1", some_episodes()[:1], VECTOR, "me", tmp_path)
+    assert len(load("mine-v0", VECTOR, tmp_path)) == 3
+    with pytest.raises(DemonstrationError, match=r"Malformed dataset ID: no version\."):
+        save("no version", some_episodes(), VECTOR, "me", tmp_path)
+
+
+def test_the_datasets_folder_is_set_for_the_time_of_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "users"))
+    save("mine-v0", some_episodes(), VECTOR, "me", tmp_path / "other")
+    assert os.environ["MINARI_DATASETS_PATH"] == str(tmp_path / "users")
+    save("mine-v0", some_episodes()[:2], VECTOR, "me")
+    assert len(load("mine-v0", VECTOR)) == 2
+    monkeypatch.delenv("MINARI_DATASETS_PATH")
+    assert len(load("mine-v0", VECTOR, tmp_path / "other")) == 3
+    assert "MINARI_DATASETS_PATH" not in os.environ
+
+
+@pytest.mark.parametrize("name", ["nothing-v0", "a/b-v3", "no version", "/nowhere/at/all"])
+def test_a_missing_set_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DemonstrationError, match=f"^no demonstrations named {name}: make or "):
+        load(name, VECTOR, tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"env": "other"}, {"actions": 4}, {"actions": 2}])
+def test_another_environment_or_action_count_is_refused_naming_both(
+    tmp_path: Path, change: dict
+) -> None:
+    path = save("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+    spec = VECTOR._replace(**change)
+    words = f"{path} shows toy with 3 actions, the training environment is {spec.env} with"
+    with pytest.raises(DemonstrationError, match=re.escape(f"{words} {spec.actions}")):
+        load(str(path), spec)
+
+
+def test_planes_of_another_shape_are_refused_naming_both(tmp_path: Path) -> None:
+    path = save("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+    with pytest.raises(DemonstrationError, match=r"episode 0: planes \(2,\), but toy shows \(5,\)"):
+        load(str(path), VECTOR._replace(plane=(5,)))
+
+
+# Cut, altered and hostile files
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A sound set that a test may harm."""
+    return save("mine-v0", some_episodes(), VECTOR, "me", tmp_path) / "data"
+
+
+def refused(files: Path, words: str = "") -> None:
+    with pytest.raises(DemonstrationError, match=words) as caught:
+        load(str(files.parent), VECTOR)
+    assert "\n" not in str(caught.value)
+    assert str(files.parent) in str(caught.value)
+
+
+@pytest.mark.parametrize("share", [0, 0.0001, 0.5, 0.999])
+def test_a_cut_file_is_refused(files: Path, share: float) -> None:
+    data = (files / "main_data.hdf5").read_bytes()
+    (files / "main_data.hdf5").write_bytes(data[: int(len(data) * share)])
+    refused(files, "is not a readable set of ours: ")
+
+
+def test_a_flipped_bit_changes_nothing_or_is_refused(files: Path) -> None:
+    """Some bits of an HDF5 file mean nothing to us; no other one may pass for a demonstration."""
+    path, rng, found = files / "main_data.hdf5", random.Random(0), {}
+    data = path.read_bytes()
+    with h5py.File(path) as file:
+        chunk: Any = file["episode_1/observations"]
+        planes = chunk.id.get_chunk_info(0).byte_offset
+    places = [planes + 5, *(rng.randrange(len(data)) for _ in range(150))]
+    for place in places:
+        altered = bytearray(data)
+        altered[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(altered)
+        try:
+            assert all(map(same, load(str(files.parent), VECTOR), some_episodes()))
+        except DemonstrationError as error:
+            found[place] = str(error)
+    assert "episode_1/observations is altered" in found[planes + 5]
+    assert len(found) > 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"lookfurther": 3}', b'{"lookfurther": "[]"}'],
+)
+def test_garbage_for_metadata_is_refused(files: Path, text: bytes) -> None:
+    (files / "metadata.json").write_bytes(text)
+    refused(files, "is not a readable set of ours: ")
+
+
+def change_facts(files: Path, change: Callable[[dict], Any]) -> None:
+    metadata = json.loads((files / "metadata.json").read_text())
+    facts = json.loads(metadata["lookfurther"])
+    change(facts)
+    metadata["lookfurther"] = json.dumps(facts)
+    (files / "metadata.json").write_text(json.dumps(metadata))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda facts: facts.pop("spec"),
+        lambda facts: facts.update(spec=[]),
+        lambda facts: facts["spec"].pop("env"),
+        lambda facts: facts.pop("episodes"),
+        lambda facts: facts["episodes"].pop(),
+        lambda facts: facts["episodes"].append(facts["episodes"][0]),
+        lambda facts: facts["episodes"][1].pop("seed"),
+        lambda facts: facts["episodes"][1].update(rewards="0"),
+        lambda facts: facts.update(episodes=[1, 2, 3]),
+    ],
+)
+def test_facts_that_do_not_fit_are_refused(files: Path, change: Callable[[dict], Any]) -> None:
+    change_facts(files, change)
+    refused(files, "is not a readable set of ours: ")
+
+
+@pytest.mark.parametrize("missing", ["metadata.json", "main_data.hdf5"])
+def test_a_file_that_is_missing_is_refused(files: Path, missing: str) -> None:
+    (files / missing).unlink()
+    refused(files, missing)
+
+
+def put(files: Path, field: str, **what: Any) -> None:
+    with h5py.File(files / "main_data.hdf5", "a") as file:
+        del file[f"episode_2/{field}"]
+        file.create_dataset(f"episode_2/{field}", **what)
+
+
+@pytest.mark.parametrize(
+    ("field", "what"),
+    [
+        ("observations", {"shape": (10**13, 2), "dtype": "f4", "chunks": (1024, 2)}),
+        ("observations", {"shape": (10**9, 2), "dtype": "f4", "compression": "gzip"}),
+        ("observations", {"shape": (2,), "dtype": h5py.vlen_dtype(np.uint8)}),
+        ("rewards", {"data": ["text"], "dtype": h5py.string_dtype()}),
+        ("actions", {"data": [1.5]}),
+        ("terminations", {"data": [1.0]}),
+    ],
+)
+def test_bombs_and_strange_types_are_refused_unread(files: Path, field: str, what: dict) -> None:
+    put(files, field, **what)
+    refused(files, f"/episode_2/{field} cannot be ")
+
+
+def test_a_group_in_place_of_an_array_is_refused(files: Path) -> None:
+    with h5py.File(files / "main_data.hdf5", "a") as file:
+        del file["episode_2/actions"]
+        file.create_group("episode_2/actions")
+    refused(files, "is not a readable set of ours: ")
+
+
+def test_no_code_of_a_hostile_set_runs(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Minari's own reader imports what env_spec names where the spaces are left out."""
+    import minari
+
+    (tmp_path / "hostile.py").write_text(
+        f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    metadata = json.loads((files / "metadata.json").read_text())
+    del metadata["observation_space"], metadata["action_space"]
+    metadata["env_spec"] = EnvSpec("Hostile-v0", entry_point="hostile:Env").to_json()
+    (files / "metadata.json").write_text(json.dumps(metadata))
+    assert len(load(str(files.parent), VECTOR)) == 3
+    assert not (tmp_path / "ran").exists()
+    with pytest.raises(AttributeError):
+        minari.MinariDataset(files)
+    assert (tmp_path / "ran").exists()  # so the trap was a good one
+
+
+# Scripted experts
+
+UNLOCK = "lookfurther.envs.minigrid:lookfurther/UnlockPickup-v0"
+
+
+def unlock() -> gymnasium.Env:
+    pytest.importorskip("minigrid")
+    return gymnasium.make(UNLOCK)
+
+
+def test_the_bots_episodes_succeed_and_can_be_replayed() -> None:
+    env = unlock()
+    episodes, spec = collect(UNLOCK, Environment(), babyai_bot, range(4))
+    assert spec == describe(UNLOCK, Environment())
+    check(episodes, spec, "bot")
+    assert [e.seed for e in episodes] == [0, 1, 2, 3]
+    for shown in episodes:
+        assert shown.terminal
+        assert (shown.rewards[:-1] == 0).all()
+        assert 0 < shown.rewards[-1] <= 1
+        x, _ = env.reset(seed=shown.seed)
+        planes, rewards, terminal = [x.transpose(2, 0, 1)], [], False
+        for action in shown.actions:
+            x, reward, terminal, truncated, _ = env.step(int(action))
+            planes.append(x.transpose(2, 0, 1))
+            rewards.append(reward)
+            assert not truncated
+        assert terminal
+        assert np.array_equal(np.array(planes), shown.planes)
+        assert np.array_equal(np.array(rewards, np.float32), shown.rewards)
+    env.close()
+
+
+def test_a_policy_sees_the_environment_after_each_reset() -> None:
+    """Two episodes of a policy that counts its own calls, cut off by the time limit."""
+    seen = []
+
+    def alternate(env: gymnasium.Env) -> Callable[[], int]:
+        state: Any = env.unwrapped
+        seen.append(np.float32(state.state))
+        calls = iter(range(1000))
+        return lambda: next(calls) % 2
+
+    episodes, spec = collect("CartPole-v1", Environment(), alternate, [5, 6])
+    assert (spec.env, spec.plane, spec.actions) == ("CartPole-v1", (4,), 2)
+    for shown, first in zip(episodes, seen, strict=True):
+        assert np.array_equal(shown.planes[0], first)
+        assert shown.actions.tolist() == [t % 2 for t in range(len(shown))]
+        assert shown.terminal
+        assert shown.score == len(shown)
+
+
+def test_stacked_planes_are_not_collected() -> None:
+    with pytest.raises(DemonstrationError, match=r"leave environment\.stack at 0"):
+        collect("CartPole-v1", Environment(stack=2), lambda env: lambda: 0, [0])
+
+
+def test_one_hot_planes_say_what_minigrids_own_encoding_says() -> None:
+    pytest.importorskip("minigrid")
+    from minigrid.wrappers import FullyObsWrapper
+
+    from lookfurther.envs.minigrid import COLOURS, OBJECTS, STATES, OneHotGrid
+
+    level = gymnasium.make("BabyAI-UnlockPickup-v0")
+    full, ours = FullyObsWrapper(level), OneHotGrid(level)
+    rng = np.random.default_rng(0)
+    cells = set()
+    for seed in range(3):
+        raw, _ = level.reset(seed=seed)
+        for _ in range(60):
+            image = full.observation(raw)["image"]
+            planes = ours.observation(raw)
+            assert ours.observation_space.contains(planes)
+            groups = np.split(planes, np.cumsum([OBJECTS, COLOURS, STATES])[:-1], axis=-1)
+            assert all((group.sum(-1) == 1).all() for group in groups)
+            assert np.array_equal(np.stack([g.argmax(-1) for g in groups], -1), image)
+            cells |= set(map(tuple, image.reshape(-1, 3)))
+            raw, _, terminal, truncated, _ = level.step(int(rng.integers(6)))
+            if terminal or truncated:
+                break
+    assert len({kind for kind, _, _ in cells}) >= 5  # empty, wall, door, key, box, agent
+    assert len({state for kind, _, state in cells if kind == 10}) == 4  # the agent looked round
+    level.close()
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_few_layouts_are_few(count: int) -> None:
+    pytest.importorskip("minigrid")
+    from lookfurther.envs.minigrid import make_unlock_pickup
+
+    env = make_unlock_pickup(count)
+    shown = [env.reset(seed=seed)[0].tobytes() for seed in range(3 * count)]
+    assert len(set(shown)) == count
+    assert shown[:count] == shown[count : 2 * count] == shown[2 * count :]
+    env.close()
+
+
+def test_a_set_of_the_bot_trains(tmp_path: Path) -> None:
+    """The whole way: collect, save, load as training does."""
+    pytest.importorskip("minigrid")
+    episodes, spec = collect(UNLOCK, Environment(), babyai_bot, range(2))
+    path = save("bot-v0", episodes, spec, "BabyAIBot", tmp_path)
+    found = load(str(path), describe(UNLOCK, Environment()))
+    assert all(map(same, found, episodes))
+    shutil.move(path, tmp_path / "elsewhere")
+    assert all(map(same, load(str(tmp_path / "elsewhere"), spec), episodes))
+    with pytest.raises(DemonstrationError, match="CartPole-v1 with 2"):
+        load(str(tmp_path / "elsewhere"), describe("CartPole-v1", Environment()))

@@ -1,0 +1,173 @@
+"""Broken environments: what stops a run, what is dropped, what starts again (F13, F15, F16)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+
+from lookfurther.errors import EnvironmentFault
+from tests.faulty_envs import Counting, Faulty, Film, at, lanes, only, play, same
+
+NAN, INF = float("nan"), float("inf")
+VECTOR = np.zeros(3, np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _count_from_one() -> None:
+    Faulty.built = 0
+
+
+@pytest.mark.parametrize(
+    ("swap", "words"),
+    [
+        ({"reward": NAN}, "the reward is nan"),
+        ({"reward": -INF}, "the reward is -inf"),
+        ({"reward": 1e39}, "the reward is 1e"),  # beyond float32
+        ({"observation": np.array([0, NAN, 0], np.float32)}, "the observation holds"),
+        ({"observation": np.array([0, 0, INF], np.float32)}, "the observation holds"),
+    ],
+)
+def test_what_is_not_finite_stops_or_drops(swap, words):
+    """F13: by default a stop that names environment, lane, episode and step; if so asked, the lane
+    alone begins anew and says that its last episode must be forgotten."""
+    healthy = lanes(partial(Counting, 4), m=3)
+    expected = [healthy.reset(), *play(healthy, np.ones((8, 3), int))]
+
+    env = partial(Faulty, at("step", 2, swap, number=2))  # in lane 1
+    envs = lanes(env, m=3)
+    envs.reset()
+    with pytest.raises(EnvironmentFault, match="Faulty, lane 1, episode 0, step 2: " + words):
+        play(envs, np.ones((2, 3), int))
+
+    Faulty.built = 0
+    envs = lanes(env, m=3, on_fault="drop")
+    film = [envs.reset(), *play(envs, np.ones((8, 3), int))]
+    assert [step.dropped.tolist() for step in film] == [[False, k == 2, False] for k in range(9)]
+    assert film[2].first.tolist() == [False, True, False]
+    assert film[2].reward[1] == 0
+    assert (envs.dropped_episodes, envs.restarts) == (1, 1)
+    for a, b in zip(expected, film, strict=True):
+        assert same(only(a, [0, 2]), only(b, [0, 2]))
+        assert np.isfinite(b.observation).all()
+        assert np.isfinite(b.reward).all()
+
+
+def test_dropping_for_ever_is_not_an_option():
+    envs = lanes(partial(Faulty, at("step", 1, {"reward": NAN})), on_fault="drop", max_failures=3)
+    envs.reset()
+    play(envs, np.ones((2, 1), int))
+    with pytest.raises(EnvironmentFault, match="failure 3 in a row, the last is NotFinite"):
+        play(envs, np.ones((1, 1), int))
+    envs = lanes(partial(Faulty, at("reset", 0, {"observation": VECTOR + NAN})), on_fault="drop")
+    with pytest.raises(EnvironmentFault, match="failure 3 in a row"):
+        envs.reset()
+
+
+@pytest.mark.parametrize(
+    ("swap", "words"),
+    [
+        (np.zeros(4, np.float32), r"float32 \(4,\), but the space says float32 \(3,\)"),
+        (np.zeros(3, np.float64), r"float64 \(3,\), but the space says float32 \(3,\)"),
+        (np.zeros((3, 1), np.float32), r"float32 \(3, 1\), but"),
+    ],
+)
+def test_another_shape_or_dtype_is_refused(swap, words):
+    """F16, under either setting of on_fault."""
+    for where, t, on_fault in [("step", 2, "stop"), ("step", 2, "drop"), ("reset", 0, "drop")]:
+        fault = at(where, t, {"observation": swap})
+        envs = lanes(partial(Faulty, fault), m=1, on_fault=on_fault)
+        with pytest.raises(EnvironmentFault, match=f"lane 0, episode 0, step {t}: .*{words}"):
+            _ = envs.reset(), play(envs, np.zeros((2, 1), int))
+
+
+def test_a_rebuilt_environment_must_keep_its_spaces():
+    def changeling() -> gymnasium.Env:
+        if Faulty.built == 0:
+            return Faulty(at("step", 1, ValueError("boom")))
+        return Film(Box(0, 1, (9,)))
+
+    envs = lanes(changeling)
+    envs.reset()
+    with pytest.raises(EnvironmentFault, match=r"built anew it is .*\(9,\).* before .*\(3,\)"):
+        play(envs, np.zeros((1, 1), int))
+
+
+def test_an_environment_that_raises_restarts_alone():
+    """F15: the others go on as if nothing had happened; the broken one is closed."""
+    healthy = lanes(partial(Counting, 4), m=3)
+    expected = [healthy.reset(), *play(healthy, np.ones((8, 3), int))]
+    broken = []
+
+    def fault(env: Faulty, where: str) -> None:
+        if (where, env.t, env.number) == ("step", 3, 1):
+            broken.append(env)
+            raise ValueError("boom")
+
+    envs = lanes(partial(Faulty, fault), m=3)
+    film = [envs.reset(), *play(envs, np.ones((8, 3), int))]
+    assert [step.dropped.tolist() for step in film] == [[k == 3, False, False] for k in range(9)]
+    assert film[3].first.tolist() == [True, False, False]
+    assert (envs.dropped_episodes, envs.restarts, Faulty.built) == (1, 1, 4)
+    assert broken[0].closed
+    for a, b in zip(expected, film, strict=True):
+        assert same(only(a, [1, 2]), only(b, [1, 2]))
+
+
+def test_failures_count_only_in_a_row():
+    """One good step between failures clears the count: such an environment goes on for ever."""
+    often = at("step", 2, ValueError("boom"))
+    envs = lanes(partial(Faulty, often), max_failures=2)
+    envs.reset()
+    film = play(envs, np.zeros((40, 1), int))
+    assert envs.dropped_episodes == envs.restarts == sum(step.dropped.sum() for step in film) == 20
+
+    envs = lanes(partial(Faulty, at("step", 1, ValueError("boom"))), max_failures=3)
+    envs.reset()
+    play(envs, np.zeros((2, 1), int))
+    with pytest.raises(EnvironmentFault) as error:
+        play(envs, np.zeros((1, 1), int))
+    assert str(error.value) == (
+        "Faulty, lane 0, episode 2, step 1: failure 3 in a row, the last is ValueError: boom"
+    )
+    assert isinstance(error.value.__cause__, ValueError)
+
+
+def test_a_failed_reset_drops_nothing():
+    """The episode before it had ended well; the next one is opened with another seed."""
+    done = []
+
+    def fault(env: Faulty, where: str) -> None:
+        if where == "reset" and Faulty.built == 1:
+            done.append(env.seed)
+            if len(done) == 2:
+                raise ValueError("boom")
+
+    envs = lanes(partial(Faulty, fault, length=2))
+    envs.reset()
+    film = play(envs, np.zeros((3, 1), int))
+    assert [(s.terminal[0], s.first[0], s.dropped[0]) for s in film] == [
+        (False, False, False),
+        (True, False, False),
+        (False, True, False),
+    ]
+    assert (envs.dropped_episodes, envs.restarts) == (0, 1)
+    assert film[2].observation[0, 2] not in np.array(done, np.float32)
+
+    envs = lanes(partial(Faulty, at("reset", 0, ValueError("boom"))))
+    with pytest.raises(EnvironmentFault, match="failure 3 in a row, the last is ValueError: boom"):
+        envs.reset()
+
+
+def test_a_constructor_is_tried_again():
+    def fault(env: Faulty, where: str) -> None:
+        if where == "build" and Faulty.built < 3:
+            raise ValueError("boom\nat length")
+
+    assert lanes(partial(Faulty, fault), max_failures=3).restarts == 2
+    Faulty.built = 0
+    with pytest.raises(EnvironmentFault, match=r"lane 0, when built: .*ValueError: boom at length"):
+        lanes(partial(Faulty, fault), max_failures=2)

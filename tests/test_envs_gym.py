@@ -1,0 +1,281 @@
+"""Gymnasium lanes: spaces, films, next-step resets, and episodes taken up again."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lookfurther.config import Environment
+from lookfurther.envs import describe
+from lookfurther.envs.blueprint import Blueprint
+from lookfurther.envs.lanes import Lanes
+from lookfurther.errors import CheckpointError, ConfigError
+from lookfurther.types import Step
+from tests.faulty_envs import Counting, Faulty, Film, Moody, at, choices, lanes, play, same
+
+Env = str | Callable[[], gymnasium.Env]
+
+
+def test_importing_environments_does_not_import_torch():
+    """Worker processes must start fast."""
+    code = "import sys, lookfurther.envs.workers; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# Spaces
+
+
+@pytest.mark.parametrize(
+    ("box", "layout", "plane", "dtype", "high"),
+    [
+        (Box(0, 255, (5, 6, 3), np.uint8), "hwc", (3, 5, 6), "uint8", 255),
+        (Box(0, 255, (3, 5, 6), np.uint8), "chw", (3, 5, 6), "uint8", 255),
+        (Box(0, 10, (5, 6, 3), np.uint8), "hwc", (3, 5, 6), "uint8", 10),
+        (Box(0, 9, (5, 6, 2), np.int64), "hwc", (2, 5, 6), "uint8", 9),
+        (Box(0, 1, (5, 6, 2), np.bool_), "hwc", (2, 5, 6), "uint8", 1),  # type: ignore[call-overload]
+        (Box(0, 255, (5, 6), np.uint8), "hwc", (1, 5, 6), "uint8", 255),
+        (Box(0, 4, (5, 6, 3), np.float64), "hwc", (3, 5, 6), "float32", 1),
+        (Box(0, 4, (3, 5, 6), np.float32), "chw", (3, 5, 6), "float32", 1),
+        (Box(0, 255, (7,), np.uint8), "hwc", (7,), "float32", 1),
+        (Box(0, 99, (7,), np.float64), "hwc", (7,), "float32", 1),
+    ],
+)
+def test_observations_become_planes(box, layout, plane, dtype, high):
+    envs = lanes(partial(Film, box), m=2, layout=layout)
+    assert envs.spec == ("Film", plane, 1, dtype, 2, high)
+    step = envs.reset()
+    assert (step.observation.shape, str(step.observation.dtype)) == ((2, *plane), dtype)
+    env = Film(box)
+    raw, _ = env.reset(seed=episode_seed(0, 1, 0))
+    assert step.observation[1].any()
+    cells = itertools.product(*map(range, box.shape))
+    for cell in cells:  # spelt out cell by cell, so as not to repeat the code under test
+        moved = cell[2:] + cell[:2] if len(box.shape) == 3 and layout == "hwc" else cell
+        moved = (0, *cell) if len(box.shape) == 2 else moved
+        assert step.observation[(1, *moved)] == raw[cell]
+
+
+def episode_seed(seed: int, lane: int, episode: int) -> int:
+    return int(np.random.SeedSequence((seed, lane, episode)).generate_state(1)[0])
+
+
+@given(
+    stack=st.integers(1, 4),
+    length=st.integers(1, 6),
+    channels=st.integers(1, 2),
+    steps=st.integers(0, 15),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_stack_holds_the_last_planes_of_its_episode_and_zeros_before(
+    stack, length, channels, steps
+):
+    box = Box(0, 255, (2, 3, channels), np.uint8)
+    plain = lanes(partial(Film, box, length), m=2)
+    stacked = lanes(partial(Film, box, length), m=2, stack=stack)
+    assert stacked.spec.observation == (stack * channels, 2, 3)
+    actions = choices(plain, steps)
+    films = [[envs.reset(), *play(envs, actions)] for envs in (plain, stacked)]
+    past = [deque[np.ndarray]() for _ in range(2)]
+    for one, many in zip(*films, strict=True):
+        for i in range(2):
+            if one.first[i]:
+                past[i] = deque([np.zeros((channels, 2, 3), np.uint8)] * stack, stack)
+            past[i].append(one.observation[i])
+            assert np.array_equal(many.observation[i], np.concatenate(past[i]))
+
+
+def refused(env: Env, **settings: Any) -> str:
+    with pytest.raises(ConfigError) as error:
+        describe(env, Environment(**settings))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_what_cannot_be_learned_is_refused_with_the_mend():
+    pendulum = refused("Pendulum-v1")
+    assert "Pendulum-v1: its actions are Box(-2.0, 2.0, (1,), float32)" in pendulum
+    assert "wrap it" in pendulum
+    message = refused("FrozenLake-v1")
+    assert "its observations are Discrete(16), not a Box" in message
+    mend = message.rsplit(" ", 1)[1]
+    assert describe("FrozenLake-v1", Environment(wrappers=(mend,))).plane == (16,)
+    message = refused("MiniGrid-Empty-5x5-v0")
+    assert "its observations are Dict('direction': Discrete(4), 'image': Box(" in message
+    mend = message.rsplit(" ", 1)[1]
+    assert describe("MiniGrid-Empty-5x5-v0", Environment(wrappers=(mend,))).plane[1:] == (5, 5)
+    assert "neither a vector nor an image" in refused(partial(Film, Box(0, 1, (2, 2, 2, 2))))
+    assert "0 to 255" in refused(partial(Film, Box(0, 256, (2, 2), np.int64)))
+    assert "0 to 255" in refused(partial(Film, Box(-1, 5, (2, 2), np.int8)))
+
+
+def test_what_cannot_be_found_is_refused():
+    assert "Did you mean: `CartPole`" in refused("CartPoe-v1")
+    assert "`v0`, `v1`" in refused("CartPole-v7")
+    assert "No module named 'nowhere'" in refused("nowhere:CartPole-v1")
+    assert "no 'nowhere:Class'" in refused("CartPole-v1", wrappers=("nowhere:Class",))
+    assert "no 'math:Class'" in refused("CartPole-v1", wrappers=("math:Class",))
+    assert "module:Class" in refused("CartPole-v1", wrappers=("Class",))
+
+
+def test_a_function_must_give_a_new_environment():
+    assert "must give a gymnasium.Env, not int" in refused(lambda: 3)  # type: ignore[arg-type]
+    env = Counting()
+    with pytest.raises(ConfigError, match="must build a new environment at every call"):
+        lanes(lambda: env, m=2)
+
+
+def test_names():
+    assert describe("CartPole-v1", Environment()).env == "CartPole-v1"
+    assert describe("gymnasium:CartPole-v1", Environment()).env == "CartPole-v1"
+    assert describe(Counting, Environment()).env == "Counting"
+    assert describe(lambda: Counting(), Environment()).env == "Counting"
+    assert describe(lambda: gymnasium.make("CartPole-v1"), Environment()).env == "CartPole-v1"
+
+
+def test_wrappers_go_on_innermost_first():
+    envs = lanes(Counting, wrappers=("tests.faulty_envs:PlusOne", "tests.faulty_envs:Twice"))
+    envs.reset()
+    assert play(envs, np.array([[2]]))[0].reward == (10 * 1 + 2 + 1) * 2
+
+
+# Episodes
+
+
+@pytest.mark.parametrize("end", ["terminal", "truncated", "both"])
+def test_next_step_autoreset_by_hand(end):
+    """Two steps end an episode; the third answer is the next one's opening, its action ignored."""
+    envs = lanes(partial(Counting, 2, end, start=5), m=2)
+    film = [envs.reset(), *play(envs, np.array([[0, 1], [2, 2], [1, 1], [0, 2], [0, 0]]))]
+    t = [(0, 0), (1, 1), (2, 2), (0, 0), (1, 1), (2, 2)]
+    action = [(-1, -1), (5, 6), (7, 7), (-1, -1), (5, 7), (5, 5)]
+    reward = [(0, 0), (15, 16), (27, 27), (0, 0), (15, 17), (25, 25)]
+    over = [False, False, True, False, False, True]
+    for k, step in enumerate(film):
+        assert step.observation[:, :2].tolist() == [
+            list(x) for x in zip(t[k], action[k], strict=True)
+        ]
+        assert step.reward.tolist() == list(reward[k])
+        assert step.reward.dtype == np.float32
+        assert step.first.tolist() == [k in (0, 3)] * 2
+        assert step.terminal.tolist() == [over[k] and end != "truncated"] * 2
+        assert step.truncated.tolist() == [over[k] and end == "truncated"] * 2
+        assert not step.dropped.any()
+
+
+def test_answers_are_never_written_again():
+    envs = lanes("CartPole-v1", m=3, stack=2)
+    step = envs.reset()
+    copy = Step(*(x.copy() for x in step))
+    envs.send(np.zeros(3, int))
+    envs.recv()
+    assert same(step, copy)
+
+
+def test_an_episodes_seed_depends_on_run_lane_and_number_alone():
+    def seeds(numbers: range, run: int, length: int) -> dict[tuple[int, int], float]:
+        block = Lanes(Blueprint(partial(Counting, length), Environment()), numbers, run)
+        film = [block.reset(), *play(block, choices(block, 12))]
+        opened = [
+            [step.observation[i, 2] for step in film if step.first[i]] for i in numbers_of(block)
+        ]
+        return {
+            (n, k): s for n, row in zip(numbers, opened, strict=True) for k, s in enumerate(row)
+        }
+
+    def numbers_of(block: Lanes) -> range:
+        return range(block.lanes)
+
+    whole = seeds(range(5), run=1, length=2)
+    part = seeds(range(2, 4), run=1, length=2)
+    longer = seeds(range(5), run=1, length=5)
+    assert part == {key: s for key, s in whole.items() if key[0] in (2, 3)}
+    assert longer == {key: s for key, s in whole.items() if key[1] < 3}
+    assert len(set(whole.values())) == len(whole) == 25
+    assert not set(whole.values()) & set(seeds(range(5), run=2, length=2).values())
+
+
+# Episodes in flight
+
+
+@given(before=st.integers(0, 45), stack=st.integers(1, 3), seed=st.integers(0, 3))
+@settings(max_examples=20, deadline=None)
+def test_restored_lanes_go_on_as_if_never_stopped(before, stack, seed):
+    """At any moment, openings and ends included: the same Step, and the same ones after it."""
+    old = lanes("CartPole-v1", m=3, seed=seed, stack=stack)
+    actions = choices(old, before + 20, seed)
+    current = [old.reset(), *play(old, actions[:before])][-1]
+    state = old.state()
+    assert all(x.dtype != object for x in state.values())
+    new = lanes("CartPole-v1", m=3, seed=seed, stack=stack)
+    step, going = new.restore(state)
+    assert going.all()
+    assert same(step, current)
+    for a, b in zip(play(old, actions[before:]), play(new, actions[before:]), strict=True):
+        assert same(a, b)
+
+
+def test_a_drop_survives_a_restore():
+    fault = at("step", 2, ValueError("boom"))
+    old, new = (lanes(partial(Faulty, fault)) for _ in range(2))
+    old.reset()
+    current = play(old, np.zeros((2, 1), int))[-1]
+    step, going = new.restore(old.state())
+    assert going.all()
+    assert current.dropped.all()
+    assert same(step, current)
+
+
+def test_what_cannot_be_repeated_begins_anew_and_says_so():
+    old = lanes(Moody, m=2)
+    old.reset()
+    play(old, np.zeros((2, 2), int))
+    state = old.state()
+    new = lanes(Moody, m=2)
+    step, going = new.restore(state)
+    assert not going.any()
+    assert step.first.all()
+    assert not (step.terminal | step.truncated | step.dropped).any()
+    assert (new.state()["episode"] == state["episode"] + 1).all()
+    assert (new.state()["length"] == 0).all()
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 9])
+def test_an_episode_that_ends_elsewhere_on_replay_begins_anew(length):
+    old = lanes(partial(Counting, length=4), m=2)
+    old.reset()
+    play(old, np.zeros((3, 2), int))
+    new = lanes(partial(Counting, length=length), m=2)
+    step, going = new.restore(old.state())
+    assert (going == (length == 9)).all()  # three steps do not tell 4 from 9
+    assert (step.first == ~going).all()
+    assert (step.observation[:, 0] == (3 if length == 9 else 0)).all()
+
+
+def test_an_episode_that_raises_on_replay_begins_anew():
+    old = lanes(partial(Counting, 4), m=2)
+    old.reset()
+    play(old, np.zeros((3, 2), int))
+    Faulty.built = 0
+    new = lanes(partial(Faulty, at("step", 2, ValueError("boom"), number=1)), m=2)
+    step, going = new.restore(old.state())
+    assert going.tolist() == [False, True]
+    assert step.first.tolist() == [True, False]
+
+
+def test_a_state_of_other_lanes_is_refused():
+    old = lanes(Counting, m=2)
+    old.reset()
+    with pytest.raises(CheckpointError, match="holds 2 lanes, this run has 3"):
+        lanes(Counting, m=3).restore(old.state())

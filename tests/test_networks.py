@@ -1,0 +1,174 @@
+"""Networks: shapes, the dueling identity, sizes worked out by hand, scaling, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from lookfurther import config
+from lookfurther.errors import ConfigError
+from lookfurther.networks import Dueling, builder, choose, parameters
+from lookfurther.types import Spec
+
+ATARI = Spec("ALE/Pong-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
+GRID = Spec("grid", (3, 7, 5), 1, "uint8", 6, 10.0)
+VECTOR = Spec("vector", (4,), 2, "float32", 3, 1.0)
+
+
+def build(spec: Spec, **settings: Any) -> Dueling:
+    torch.manual_seed(0)
+    network = builder(config.Network(**settings))(spec)
+    assert isinstance(network, Dueling)
+    return network
+
+
+def observations(spec: Spec, count: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (count, *spec.observation)
+    if spec.dtype == "float32":
+        return torch.randn(shape, generator=generator)
+    return torch.randint(int(spec.high) + 1, shape, generator=generator).to(torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        (ATARI, "dueling"),
+        (ATARI, "dueling-deeper"),
+        (ATARI, "mlp"),
+        (GRID, "small-conv"),
+        (GRID, "mlp"),
+        (VECTOR, "mlp"),
+        (VECTOR._replace(actions=1), "mlp"),
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_value_for_each_action_of_each_observation(spec: Spec, name: str, batch: int) -> None:
+    x = observations(spec, batch)
+    q = build(spec, name=name)(x)
+    assert q.shape == (batch, spec.actions)
+    assert q.dtype == torch.float32
+    assert torch.isfinite(q).all()
+    if batch > 1 and spec.actions > 1:
+        assert q.unique().numel() == batch * spec.actions  # no row or column is another's
+
+
+@pytest.mark.parametrize("spec", [ATARI, GRID, VECTOR], ids=lambda spec: spec.env)
+def test_rows_do_not_see_one_another(spec: Spec) -> None:
+    network, x = build(spec), observations(spec, 4)
+    alone = torch.cat([network(row.unsqueeze(0)) for row in x])
+    torch.testing.assert_close(network(x), alone, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("spec", [ATARI, GRID, VECTOR], ids=lambda spec: spec.env)
+@settings(deadline=None, max_examples=10)
+@given(shift=st.floats(-50, 50))
+def test_only_differences_of_advantages_count(spec: Spec, shift: float) -> None:
+    """f = V + A - mean A: a constant added to every advantage is gone, one added to V is not."""
+    network, x = build(spec), observations(spec, 2)
+    before = network(x).detach()
+    advantage, value = network.advantage[-1], network.value[-1]
+    assert isinstance(advantage, nn.Linear)
+    assert isinstance(value, nn.Linear)
+    with torch.no_grad():
+        advantage.bias.add_(shift)
+        torch.testing.assert_close(network(x), before, rtol=1e-4, atol=1e-4)
+        value.bias.add_(shift)
+        torch.testing.assert_close(network(x), before + shift, rtol=1e-4, atol=1e-4)
+    mean = network(x).mean(-1, keepdim=True)
+    features = network.torso(x.float() / spec.high)
+    torch.testing.assert_close(mean, network.value(features), rtol=1e-3, atol=1e-4)
+
+
+def test_the_standard_network_has_the_size_of_wang_et_al() -> None:
+    convolutions = (4 * 32 * 64 + 32) + (32 * 64 * 16 + 64) + (64 * 64 * 9 + 64)
+    side = 7  # 84 -> 20 -> 9 -> 7
+    hidden = 2 * (64 * side * side * 512 + 512)
+    heads = (512 * 1 + 1) + (512 * 18 + 18)
+    assert convolutions + hidden + heads == 3_300_019
+    assert parameters(build(ATARI, name="dueling")) == 3_300_019
+
+
+def test_the_deeper_network_has_twice_the_kernels_and_one_more_layer() -> None:
+    convolutions = (4 * 64 * 64 + 64) + (64 * 128 * 16 + 128) + (128 * 128 * 9 + 128)
+    hidden = 2 * ((128 * 7 * 7 * 512 + 512) + (512 * 512 + 512))
+    heads = (512 * 1 + 1) + (512 * 18 + 18)
+    assert convolutions + hidden + heads == 7_253_843
+    assert parameters(build(ATARI, name="dueling-deeper")) == 7_253_843
+
+
+def test_small_networks_by_hand() -> None:
+    grid = (3 * 32 * 9 + 32) + (32 * 64 * 9 + 64) + 2 * (64 * 7 * 5 * 128 + 128)
+    assert parameters(build(GRID)) == grid + (128 + 1) + (128 * 6 + 6)
+    vector = 2 * ((8 * 256 + 256) + (256 * 256 + 256))
+    assert parameters(build(VECTOR)) == vector + (256 + 1) + (256 * 3 + 3)
+
+
+def test_widths_are_settings() -> None:
+    wide = build(GRID, name="small-conv", convolutions=(5, 6, 7), hidden=(8, 9))
+    convolutions = (3 * 5 * 9 + 5) + (5 * 6 * 9 + 6) + (6 * 7 * 9 + 7)
+    streams = 2 * ((7 * 35 * 8 + 8) + (8 * 9 + 9)) + (9 + 1) + (9 * 6 + 6)
+    assert parameters(wide) == convolutions + streams
+
+
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        ((4,), "mlp"),
+        ((1, 84, 84), "dueling"),
+        ((3, 36, 36), "dueling"),
+        ((3, 36, 35), "small-conv"),
+        ((3, 1, 1), "small-conv"),
+    ],
+)
+def test_auto_goes_by_the_observation(shape: tuple[int, ...], name: str) -> None:
+    spec = Spec("any", shape, 1, "float32", 2, 1.0)
+    assert choose(spec) == name
+    assert [(n, p.shape) for n, p in build(spec).named_parameters()] == [
+        (n, p.shape) for n, p in build(spec, name=name).named_parameters()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "settings", "words"),
+    [
+        (GRID, {"name": "dueling"}, r"dueling needs images of at least 36x36, grid shows \(3, 7"),
+        (GRID, {"name": "dueling-deeper"}, "dueling-deeper needs images of at least 36x36"),
+        (VECTOR, {"name": "dueling"}, r"vector shows \(8,\): use --network.name auto"),
+        (VECTOR, {"name": "small-conv"}, "small-conv needs images of at least 1x1, vector"),
+        (ATARI, {"convolutions": (1, 2)}, r"must name 3 widths for dueling, not \(1, 2\)"),
+        (VECTOR, {"convolutions": (1,)}, "network.convolutions has no part in mlp"),
+    ],
+)
+def test_what_does_not_fit_is_refused(spec: Spec, settings: dict, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        build(spec, **settings)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("spec", [ATARI, GRID, VECTOR], ids=lambda spec: spec.env)
+def test_inputs_are_divided_by_the_largest_value(spec: Spec) -> None:
+    """Bytes of 0 ... high are worth what floats of 0 ... 1 are to the same weights."""
+    network, unscaled = build(spec), build(spec._replace(high=1.0))
+    unscaled.load_state_dict(network.state_dict())
+    x = observations(spec, 3)
+    torch.testing.assert_close(network(x), unscaled(x.float() / spec.high))
+    torch.testing.assert_close(network(x), network(x.float()))
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [(ATARI, "dueling"), (ATARI, "dueling-deeper"), (GRID, "small-conv"), (VECTOR, "mlp")],
+)
+def test_gradients_reach_every_parameter(spec: Spec, name: str) -> None:
+    network = build(spec, name=name)
+    network(observations(spec, 8))[:, 0].sum().backward()
+    for part, p in network.named_parameters():
+        assert p.grad is not None, part
+        assert torch.isfinite(p.grad).all(), part
+        assert p.grad.abs().sum() > 0, part

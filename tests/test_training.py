@@ -1,0 +1,563 @@
+"""Whole runs: reproducible, resumable, stopped and refused as faults.md asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from lookfurther import Agent, Config, Spec, preset, replace, train
+from lookfurther.config import Environment
+from lookfurther.demos.collect import collect
+from lookfurther.demos.store import save
+from lookfurther.errors import CheckpointError, ConfigError, EnvironmentFault, TrainingDiverged
+from lookfurther.runtime import checkpoint, hardware, loop
+from lookfurther.runtime.checkpoint import Checkpoint
+from lookfurther.runtime.metrics import Clock, read
+from lookfurther.runtime.rate import updates_due
+from tests.faulty_envs import Counting, Moody
+
+ROOT = Path(__file__).parents[1]
+TIMES = ("minutes", "steps_per_second", "updates_per_second", "memory_gib")
+
+
+def tiny(folder: Path, demos: Path | None = None, **overrides: Any) -> Config:
+    """A run of a second: 4 lanes, 16 items a batch, 16 hidden units."""
+    small = {
+        "env": "CartPole-v1",
+        "actor__lanes": 4,
+        "actor__weights_period": 10,
+        "replay__capacity": 1000,
+        "replay__start": 100,
+        "network__name": "mlp",
+        "network__hidden": (16,),
+        "learner__agent_items": 16 if demos is None else 12,
+        "learner__expert_items": 0 if demos is None else 4,
+        "learner__learning_rate": 1e-3,
+        "learner__target_period": 20,
+        "learner__samples_per_insert": 4.0,
+        "run__folder": str(folder),
+        "run__steps": 400,
+        "run__precision": "float32",
+        "run__threads": 1,
+        "run__log_period": 100,
+        "run__checkpoint_period": 0,
+        "run__checkpoint_minutes": 0.0,
+    }
+    name = "no-demos" if demos is None else "apex-dqfd"
+    given = {} if demos is None else {"demos": (str(demos),)}
+    return preset(name, **(small | given | overrides))
+
+
+def newest(folder: Path) -> Checkpoint:
+    saved, broken = checkpoint.newest(folder / "checkpoints")
+    assert saved is not None
+    assert not broken
+    return saved
+
+
+def tensors(saved: Checkpoint) -> dict[str, Tensor]:
+    """Every tensor of a checkpoint, by file and name."""
+    return {f"{file}.{k}": v for file, part in saved.files.items() for k, v in part.items()}
+
+
+def assert_equal(a: Checkpoint, b: Checkpoint, but: tuple[str, ...] = ()) -> None:
+    """The same tensors bit for bit, and the same counters."""
+    ours, theirs = tensors(a), tensors(b)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        if not name.startswith(but):
+            assert value.dtype == theirs[name].dtype
+            assert value.numpy().tobytes() == theirs[name].numpy().tobytes(), name
+    assert [a.facts[k] for k in ("step", "updates")] == [b.facts[k] for k in ("step", "updates")]
+
+
+def timeless(folder: Path) -> list[dict[str, Any]]:
+    """The rows of metrics without what depends on the clock or the machine."""
+    rows = read(folder / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+
+
+def balance(env: gymnasium.Env) -> Callable[[], int]:
+    """Push the cart to where the pole leans: a hundred steps or so."""
+    cart: Any = env.unwrapped
+    return lambda: int(cart.state[2] + 0.5 * cart.state[3] > 0)
+
+
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    episodes, spec = collect("CartPole-v1", Environment(), balance, range(2))
+    cut = [e for e in episodes if len(e) < 10_000]
+    return save("tests/balance-v0", cut, spec, "a rule", tmp_path_factory.mktemp("demos"))
+
+
+class Walk(gymnasium.Env):
+    """Five states in a row from the middle: right is worth 1 at the end, left ends it."""
+
+    def __init__(self) -> None:
+        self.observation_space, self.action_space = Box(0, 1, (5,), np.float32), Discrete(2)
+        self.place = 2
+
+    def show(self) -> np.ndarray:
+        return np.eye(5, dtype=np.float32)[self.place]
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+        self.place = 2
+        return self.show(), {}
+
+    def step(self, action: int) -> Any:
+        self.place += 2 * int(action) - 1
+        over = self.place in (0, 4)
+        return self.show(), float(self.place == 4), over, False, {}
+
+
+# F21
+
+
+def test_the_seed_decides_every_number(tmp_path: Path, demos: Path) -> None:
+    runs = [tmp_path / name for name in ("a", "b", "c")]
+    for folder, seed in zip(runs, (0, 0, 1), strict=True):
+        train(tiny(folder, demos, run__seed=seed))
+    a, b, c = map(timeless, runs)
+    assert len(a) == 4
+    assert a == b
+    assert a != c
+    assert_equal(newest(runs[0]), newest(runs[1]))
+    first, other = (newest(run).files["weights"] for run in (runs[0], runs[2]))
+    assert not any(torch.equal(first[name], other[name]) for name in first)
+
+
+# F20
+
+KILLED = """
+import os, signal, sys
+from lookfurther.config import from_json
+from lookfurther.runtime.loop import Loop
+from lookfurther.runtime.training import train
+from tests import test_training
+
+turn = Loop.turn
+
+def turn_or_die(self):
+    if self.step >= int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    turn(self)
+
+Loop.turn = turn_or_die
+env = getattr(test_training, sys.argv[3]) if len(sys.argv) > 3 else None
+train(from_json(open(sys.argv[1]).read()), env=env)
+"""
+
+
+def killed(config: Config, at: int, env: str = "") -> None:
+    """Train in another process that is killed (-9) at a step."""
+    from lookfurther.config import to_json
+
+    record = Path(config.run.folder).with_suffix(".json")
+    record.write_text(to_json(config))
+    words = [sys.executable, "-c", KILLED, str(record), str(at), *([env] if env else [])]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def test_a_killed_run_resumed_ends_as_if_it_had_never_died(
+    tmp_path: Path, demos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Killed 60 steps beyond its checkpoint: those steps are played and learned from again."""
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    settings = {"run__steps": 600, "run__checkpoint_period": 300, "replay__capacity": 400}
+    train(tiny(whole, demos, **settings))
+    killed(tiny(cut, demos, **settings), at=360)
+    assert newest(cut).facts["step"] == 300
+    assert [row["step"] for row in read(cut / "metrics.jsonl")] == [100, 200, 300]
+    capsys.readouterr()
+    summary = train(tiny(cut, demos, **settings), resume=True)
+    assert "resumed at step 300 from step_000000000300\n" in capsys.readouterr().out
+    assert (summary.step, summary.stopped) == (600, "done")
+    assert_equal(newest(whole), newest(cut))
+    names = tensors(newest(whole)).keys()
+    parts = {"weights", "target", "adam", "agent_replay", "expert_replay", "actor", "envs"}
+    assert {name.partition(".")[0] for name in names} == parts | {"returns"}
+    assert {"agent_replay.mass", "expert_replay.mass", "agent_replay.generator"} <= names
+    assert {"actor.generator", "expert_replay.generator", "returns.recent"} <= names
+    assert any(name.endswith("exp_avg_sq") for name in names)
+    assert timeless(whole) == timeless(cut)
+
+
+class MoodyWalk(Moody):
+    """Episodes of 3 steps whose observations no seed can bring back."""
+
+
+def test_where_episodes_cannot_be_restored_everything_else_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Resumed with nothing left to do, the state is the checkpoint's but for the new episodes."""
+    settings = {"env": "moody", "run__checkpoint_period": 200, "run__steps": 400}
+    config = tiny(tmp_path / "run", **settings)
+    killed(config, at=220, env="MoodyWalk")
+    before = newest(tmp_path / "run")
+    assert before.facts["step"] == 200
+    capsys.readouterr()
+    train(replace(config, run__steps=204), env=MoodyWalk, resume=True)
+    out = capsys.readouterr().out
+    assert "resumed at step 200 from step_000000000200; 4 episodes in flight begin anew" in out
+    after = newest(tmp_path / "run")
+    assert after.facts["step"] == 204
+    assert not after.files["actor"]["alive"][:, :-1].any()  # what was pending at the cut
+    for name in ("planes", "actions", "rewards", "marks"):
+        kept = before.files["agent_replay"][name]
+        assert torch.equal(after.files["agent_replay"][name][:, : kept.shape[1]], kept)
+    assert after.facts["updates"] > before.facts["updates"]
+
+
+def test_no_item_spans_the_cut(tmp_path: Path) -> None:
+    """Slots 40 ... 49 of each lane had no successor at the kill; none of them is ever sampled."""
+    config = tiny(tmp_path / "run", env="moody", run__checkpoint_period=200, run__steps=320)
+    killed(config, at=220, env="MoodyWalk")
+    train(config, env=MoodyWalk, resume=True)
+    replay = newest(tmp_path / "run").files["agent_replay"]
+    first = (replay["marks"][:, :, 0] & 1) != 0
+    assert first[:, 50].all()  # every lane begins anew at the cut
+    mass = replay["mass"] > 0
+    assert not mass[:, 40:50].any()
+    assert mass[:, :40].any(-1).float().mean() > 0.7  # the others, but for ends
+    assert mass[:, 50:70].any(-1).float().mean() > 0.7
+    ends = (replay["marks"][:, :, 0] & 6) != 0
+    assert not mass[ends].any()
+
+
+# F14
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_spares_the_disk(tmp_path: Path) -> None:
+    class Explodes(Walk):
+        steps = 0
+
+        def step(self, action: int) -> Any:
+            observation, _, *rest = super().step(action)
+            Explodes.steps += 1
+            return observation, 1e38 if Explodes.steps > 330 else 0.0, *rest
+
+    config = tiny(
+        tmp_path / "run",
+        env="explodes",
+        learner__transform="identity",
+        run__checkpoint_period=200,
+    )
+    with pytest.raises(TrainingDiverged, match=r"at update \d+ are not finite") as caught:
+        train(config, env=Explodes)
+    assert caught.value.exit_code == 6
+    saved = newest(tmp_path / "run")
+    assert saved.facts["step"] == 200
+    for name, value in tensors(saved).items():
+        assert not value.is_floating_point() or torch.isfinite(value).all() or "best" in name
+    with torch.no_grad():
+        assert np.isfinite(Agent.load(tmp_path / "run").values(np.eye(5, dtype=np.float32))).all()
+
+
+def test_an_infinite_network_stops_at_its_first_update(tmp_path: Path) -> None:
+    def network(spec: Spec) -> nn.Module:
+        module = nn.Sequential(nn.Linear(4, spec.actions))
+        module[0].bias.data.fill_(torch.inf)  # type: ignore[union-attr]
+        return module
+
+    with pytest.raises(TrainingDiverged, match="at update 1 are not finite"):
+        train(tiny(tmp_path / "run"), network=network)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+# F13
+
+
+class Poisoned(Counting):
+    """Episodes of 12 steps; every fifth one of an environment turns to NaN at its ninth step."""
+
+    def __init__(self) -> None:
+        super().__init__(length=12)
+        self.episode = 0
+
+    def show(self, action: float) -> Any:
+        bad = float(self.episode % 5 == 0)
+        return np.array([bad, self.t, self.seed], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+        self.episode += 1
+        return super().reset(seed=seed)
+
+    def step(self, action: int) -> Any:
+        observation, reward, *rest = super().step(action)
+        return observation, np.nan if observation[0] and self.t == 9 else reward, *rest
+
+
+def test_a_fault_stops_the_run_with_a_checkpoint_it_can_go_on_from(tmp_path: Path) -> None:
+    config = tiny(tmp_path / "run", env="poisoned")
+    with pytest.raises(EnvironmentFault, match=r"Poisoned, lane 0, episode 4, step 9: .*nan"):
+        train(config, env=Poisoned)
+    saved = newest(tmp_path / "run")
+    turns = 4 * 13 + 9 - 1  # four whole episodes, each with its reset, and the one before the NaN
+    assert saved.facts["step"] == 4 * turns
+    summary = train(replace(config, run__steps=4 * turns + 40), env=Poisoned, resume=True)
+    assert summary.step == 4 * turns + 40
+    mass = newest(tmp_path / "run").files["agent_replay"]["mass"] > 0
+    assert not mass[:, turns - 10 :].any()
+
+
+def test_a_fault_in_the_first_step_leaves_a_checkpoint_too(tmp_path: Path) -> None:
+    class Stillborn(Counting):
+        def step(self, action: int) -> Any:
+            observation, _, *rest = super().step(action)
+            return observation, np.inf, *rest
+
+    config = tiny(tmp_path / "run", env="stillborn")
+    with pytest.raises(EnvironmentFault, match="Stillborn, lane 0, episode 0, step 1"):
+        train(config, env=Stillborn)
+    assert newest(tmp_path / "run").facts["step"] == 0
+    assert train(config, env=Counting, resume=True).step == 400
+
+
+def test_dropped_episodes_are_counted_and_never_sampled(tmp_path: Path) -> None:
+    config = tiny(
+        tmp_path / "run", env="poisoned", environment__on_fault="drop", run__steps=1200,
+        replay__capacity=2000, learner__samples_per_insert=0.5,
+    )  # fmt: skip
+    summary = train(config, env=Poisoned)
+    assert summary.stopped == "done"
+    dropped = read(tmp_path / "run" / "metrics.jsonl")[-1]["dropped_episodes"]
+    assert dropped >= 4
+    replay = newest(tmp_path / "run").files["agent_replay"]
+    mass = (replay["mass"] > 0).any(-1)
+    bad = replay["planes"][:, :, 0] == 1
+    whole = ~bad & ((replay["marks"][:, :, 0] & 6) == 0)
+    assert bad.sum() >= 9 * dropped
+    assert not mass[bad].any()
+    assert mass[whole].float().mean() > 0.8  # the rest is sampled, but for what is pending
+
+
+# F7
+
+
+def test_a_checkpoint_that_fails_costs_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write, calls = checkpoint.save, []
+
+    def full_at_first(*arguments: Any) -> Path:
+        calls.append(arguments[1])
+        if len(calls) == 1:
+            raise CheckpointError("no space left")
+        return write(*arguments)
+
+    monkeypatch.setattr(checkpoint, "save", full_at_first)
+    assert train(tiny(tmp_path / "run", run__checkpoint_period=100)).stopped == "done"
+    out = capsys.readouterr().out
+    assert out.count("warning: no checkpoint at step 100: no space left\n") == 1
+    assert calls == [100, 200, 300, 400, 400]
+    assert sorted(os.listdir(tmp_path / "run" / "checkpoints")) == [
+        "step_000000000300",
+        "step_000000000400",
+    ]
+
+
+# F23
+
+
+def test_a_time_limit_stops_with_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that gains a second at every reading and once steps back by an hour."""
+    readings = []
+
+    def now() -> float:
+        readings.append(None)
+        return len(readings) - (3600.0 if len(readings) > 40 else 0.0)
+
+    monkeypatch.setattr(loop, "Clock", lambda seconds=0.0: Clock(seconds, now))
+    config = tiny(tmp_path / "run", run__minutes=2.0, run__log_period=8, run__steps=10_000)
+    summary = train(config)
+    assert summary.stopped == "time"
+    assert 2.0 <= summary.minutes < 2.1
+    assert newest(tmp_path / "run").facts["step"] == summary.step < 10_000
+    rows = read(tmp_path / "run" / "metrics.jsonl")
+    minutes = [row["minutes"] for row in rows]
+    assert minutes == sorted(minutes)
+    assert all(row[name] >= 0 for row in rows for name in TIMES)
+    assert train(config, resume=True).step == summary.step + 4  # spent time stays spent
+    longer = train(replace(config, run__minutes=4.0), resume=True)
+    assert 4.0 <= longer.minutes < 4.1
+
+
+def test_checkpoints_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every reading of the clock is a minute; a checkpoint is due after 30 of them."""
+    readings, saves = [], []
+
+    def now() -> float:
+        readings.append(None)
+        return 60.0 * len(readings)
+
+    write = checkpoint.save
+    monkeypatch.setattr(loop, "Clock", lambda seconds=0.0: Clock(seconds, now))
+    monkeypatch.setattr(
+        checkpoint, "save", lambda *a: (saves.append(len(readings)), write(*a))[1]
+    )
+    train(tiny(tmp_path / "run", run__checkpoint_minutes=30.0, run__log_period=10_000))
+    gaps = np.diff(saves[:-1])
+    assert len(gaps) >= 2
+    assert (abs(gaps - 31) <= 2).all()
+
+
+# F25
+
+
+def test_a_second_run_in_the_folder_is_refused(tmp_path: Path) -> None:
+    from lookfurther.errors import RunLocked
+
+    config = tiny(tmp_path / "run")
+    refusals = []
+
+    class Intruder(Walk):
+        def close(self) -> None:
+            if not refusals:
+                for resume in (False, True):
+                    with pytest.raises(RunLocked, match=f"held by process {os.getpid()} on") as e:
+                        train(config, env=Walk, resume=resume)
+                    refusals.append(e.value.exit_code)
+
+    class Trains(Walk):
+        def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+            return super().reset(seed=seed)
+
+    from lookfurther.runtime.folder import RunFolder
+
+    with RunFolder.open(tmp_path / "run", config, resume=False):
+        for resume in (False, True):
+            with pytest.raises(RunLocked, match=f"held by process {os.getpid()} on"):
+                train(config, resume=resume)
+    assert train(config, resume=True).step == 400  # no checkpoint yet: from the beginning
+
+
+# F26
+
+NO_BOARD = """
+import importlib.abc, sys
+
+class Block(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "tensorboard":
+            raise ImportError("no tensorboard here")
+
+sys.meta_path.insert(0, Block())
+from lookfurther.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+# Rates
+
+
+@given(
+    st.integers(0, 10**7),
+    st.integers(1, 512),
+    st.floats(0.01, 64),
+    st.integers(0, 10**6),
+    st.integers(0, 1000),
+)
+def test_updates_are_due_at_the_rate_set_and_never_in_a_burst(
+    inserted: int, batch: int, rate: float, start: int, more: int
+) -> None:
+    config = replace(
+        Config(),
+        learner__agent_items=batch,
+        learner__expert_items=0,
+        learner__samples_per_insert=rate,
+        replay__start=start,
+    )
+    due = updates_due(config, inserted)
+    allowed = max(0, inserted - start) * rate
+    assert due * batch <= allowed * (1 + 1e-12)
+    assert (due + 1) * batch > allowed * (1 - 1e-12)  # nor a whole batch too few
+    assert updates_due(config, start) == 0
+    burst = updates_due(config, inserted + more) - due
+    assert 0 <= burst <= more * rate / batch + 1
+
+
+@pytest.mark.parametrize("rate", [0.3, 4.0, 9.7])
+def test_a_run_keeps_its_rate(tmp_path: Path, rate: float) -> None:
+    config = tiny(tmp_path / "run", learner__samples_per_insert=rate, run__steps=300)
+    summary = train(config)
+    row = read(tmp_path / "run" / "metrics.jsonl")[-1]
+    assert (row["step"], row["updates"]) == (300, summary.updates)
+    assert summary.updates == updates_due(config, 300 - 4)  # the last four steps wait their turn
+    slack = (config.batch + 4 * rate) / 200
+    assert rate - slack <= row["samples_per_insert"] <= rate
+
+
+# What a user brings
+
+
+def test_a_users_environment_and_network(tmp_path: Path) -> None:
+    def network(spec: Spec) -> nn.Module:
+        return nn.Sequential(nn.Linear(spec.observation[0], 8), nn.Tanh(), nn.Linear(8, 2))
+
+    config = tiny(
+        tmp_path / "walk", env="walk", run__steps=1500, learner__gamma=0.9,
+        learner__learning_rate=1e-2, replay__horizons=(1, 3),
+    )  # fmt: skip
+    summary = train(config, env=Walk, network=network)
+    agent = Agent.load(summary.folder, network=network)
+    assert agent.act(np.eye(5, dtype=np.float32)[1:4]).tolist() == [1, 1, 1]
+    assert agent.spec == Spec("Walk", (5,), 1, "float32", 2, 1.0)
+    with pytest.raises(CheckpointError, match="does not fit this network"):
+        Agent.load(summary.folder)
+
+
+# Memory
+
+
+def test_a_replay_that_cannot_fit_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the replay needs [\d.,]+ GiB") as caught:
+        train(tiny(tmp_path / "run", replay__capacity=10**15))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert not (tmp_path / "run").exists()
+    fits = int(message.rpartition("--replay.capacity to ")[2].split()[0].replace(",", ""))
+    assert 1000 < fits < 10**15
+
+
+def test_the_capacity_named_does_fit(
+    tmp_path: Path, demos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where demonstrations take their share of the memory, which no capacity lessens."""
+    monkeypatch.setattr(hardware, "memory_left", lambda on: 40_000)
+    with pytest.raises(ConfigError, match=r"lower --replay\.capacity to") as caught:
+        train(tiny(tmp_path / "run", demos, replay__capacity=5000))
+    fits = int(str(caught.value).split(" to ")[1].split()[0].replace(",", ""))
+    train(tiny(tmp_path / "run", demos, replay__capacity=fits, run__steps=4))
+    with pytest.raises(ConfigError, match=r"lower --replay\.capacity"):
+        train(tiny(tmp_path / "other", demos, replay__capacity=fits + 50))
+
+
+# The end of a run
+
+
+def test_metrics_reach_the_end_of_every_run(tmp_path: Path) -> None:
+    """Also of one that is shorter than its log period, or no multiple of it."""
+    train(tiny(tmp_path / "run", run__steps=60, run__log_period=1000))
+    assert [row["step"] for row in read(tmp_path / "run" / "metrics.jsonl")] == [60]
+    train(tiny(tmp_path / "run", run__steps=250, run__log_period=100), resume=True)
+    steps = [row["step"] for row in read(tmp_path / "run" / "metrics.jsonl")]
+    assert steps == [60, 100, 200, 250]
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["run"]["steps"] == 250
