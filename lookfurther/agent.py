@@ -25,17 +25,11 @@ class Agent:
 
     @classmethod
     def load(cls, path: str | Path, network: Builder | None = None) -> Agent:
-        """From a run folder (its newest valid checkpoint) or from one checkpoint.
+        """From a run folder (its best checkpoint, else its newest) or from one checkpoint.
 
         `network` is the builder given to `train`, where one was.
         """
-        path = Path(path)
-        if (path / "manifest.json").exists():
-            saved = checkpoint.load(path)
-        else:
-            saved, _ = checkpoint.newest(path / "checkpoints")
-            if saved is None:
-                raise CheckpointError(f"{path} holds no checkpoint")
+        saved = _find(Path(path))
         config = from_dict(saved.facts["config"])
         spec = Spec.from_dict(saved.facts["spec"])
         module = (network or builder(config.network))(spec)
@@ -63,3 +57,14 @@ class Agent:
             )
         q = torch.from_numpy(self.values(observations))
         return epsilon_greedy(q, torch.full((len(q),), epsilon), self.generator).numpy()
+
+
+def _find(path: Path) -> checkpoint.Checkpoint:
+    """The checkpoint a path stands for."""
+    if (path / "manifest.json").exists():
+        return checkpoint.load(path)
+    for folder in (path / "best", path / "checkpoints"):
+        saved, _ = checkpoint.newest(folder)
+        if saved is not None:
+            return saved
+    raise CheckpointError(f"{path} holds no checkpoint")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -59,6 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LookFurtherError as error:
         print(f"lookfurther: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def train_command(words: list[str]) -> int:
@@ -73,8 +77,7 @@ def train_command(words: list[str]) -> int:
 
     summary = train(config, resume=options.resume)
     folder = summary.folder
-    with contextlib.suppress(ImportError):
-        learning_curve(folder / "metrics.jsonl", folder / "curve.png")
+    learning_curve(folder / "metrics.jsonl", folder / "curve.png")
     print(
         f"{summary.step:,} steps, {summary.updates:,} updates, {summary.episodes:,} episodes in"
         f" {summary.minutes:.1f} min; recent return {summary.return_mean:g},"
@@ -82,8 +85,8 @@ def train_command(words: list[str]) -> int:
     )
     print(f"run folder: {folder}")
     if summary.stopped != "done":
-        more = " and more --run.minutes" if summary.stopped == "time" else ""
-        print(f"stopped ({summary.stopped}): go on with the same command, --resume{more}")
+        how = "more --run.minutes" if summary.stopped == "time" else "the same command"
+        print(f"stopped ({summary.stopped}): go on with {how} and --resume")
     return 0
 
 

@@ -146,6 +146,10 @@ class Run:
     """of the networks' arithmetic; weights stay float32. auto: bfloat16 where it is faster"""
     threads: int = 0
     """threads of the learner on a CPU; 0: chosen from the cores"""
+    evaluate_period: int = 0
+    """agent steps between evaluations that choose the best checkpoint; 0: never"""
+    evaluate_episodes: int = 40
+    """episodes of such an evaluation, at epsilon 0.001"""
     log_period: int = 2_000
     """agent steps between metrics"""
     checkpoint_period: int = 1_000_000
@@ -212,6 +216,8 @@ _LEAST = {
     "run.minutes": 0,
     "run.seed": 0,
     "run.threads": 0,
+    "run.evaluate_period": 0,
+    "run.evaluate_episodes": 1,
     "run.log_period": 1,
     "run.checkpoint_period": 0,
     "run.checkpoint_minutes": 0,

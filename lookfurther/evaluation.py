@@ -1,23 +1,15 @@
-"""How good an agent is: whole episodes, each lane playing its share."""
+"""How good an agent is, over whole episodes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import gymnasium
-import numpy as np
 
 from lookfurther.agent import Agent
 from lookfurther.envs import make_envs
-
-
-class Played(NamedTuple):
-    """One evaluation episode."""
-
-    score: float
-    steps: int
+from lookfurther.play import Played, greedy, play
 
 
 def evaluate(
@@ -29,27 +21,11 @@ def evaluate(
     seed: int = 1_000_000,
     env: Callable[[], gymnasium.Env] | None = None,
 ) -> list[Played]:
-    """Play `episodes` at a small epsilon; the same seed gives the same scores.
-
-    Each lane plays a fixed number of episodes: taking the first to finish would favour short ones.
-    """
-    lanes = min(lanes, episodes)
+    """Play `episodes` at a small epsilon; the same seed gives the same scores."""
     settings = replace(agent.config.environment, processes=0)
-    envs = make_envs(env or agent.config.env, settings, lanes, seed, settings.threads or 1)
-    agent.generator.manual_seed(seed)
-    share = np.full(lanes, episodes // lanes) + (np.arange(lanes) < episodes % lanes)
-    played: list[list[Played]] = [[] for _ in range(lanes)]
-    score, steps = np.zeros(lanes), np.zeros(lanes, np.int64)
-    step = envs.reset()
+    source = env or agent.config.env
+    envs = make_envs(source, settings, min(lanes, episodes), seed, settings.threads or 1)
     try:
-        while any(len(done) < n for done, n in zip(played, share, strict=True)):
-            envs.send(agent.act(step.observation, epsilon))
-            step = envs.recv()
-            score = np.where(step.first, 0.0, score + step.reward)
-            steps = np.where(step.first, 0, steps + 1)
-            for lane in np.flatnonzero(step.terminal | step.truncated):
-                if len(played[lane]) < share[lane]:
-                    played[lane].append(Played(float(score[lane]), int(steps[lane])))
+        return play(greedy(agent.network, epsilon, seed), envs, episodes)
     finally:
         envs.close()
-    return [episode for lane in played for episode in lane]

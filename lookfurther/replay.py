@@ -50,6 +50,9 @@ class Replay:
         self.marks = torch.zeros(slots, dtype=torch.uint8, device=device)
         self.tree = SumTree(slots * len(settings.horizons), device)
         self.horizons = torch.tensor(settings.horizons, device=device)
+        self.ahead = torch.arange(self.lag + 1, device=device)
+        self.back = torch.arange(1 - spec.stack, 1, device=device)  # of a stack, oldest first
+        self.later = torch.ones(spec.stack, spec.stack, device=device).tril(-1)
         self.cursor = torch.zeros(lanes, dtype=torch.int64, device=device)  # slots ever written
         self.inserted = 0  # steps ever added, all lanes
         self.generator = torch.Generator(device).manual_seed(seed)
@@ -58,11 +61,18 @@ class Replay:
     def bytes_for(spec: Spec, capacity: int, horizons: int) -> int:
         """Memory a replay of `capacity` steps takes."""
         item = np.dtype(spec.dtype).itemsize
-        return capacity * (math.prod(spec.plane) * item + 4 + 4 + 1 + 8 * horizons * 65 // 64)
+        return capacity * (math.prod(spec.plane) * item + 4 + 4 + 1 + 16 * horizons * 65 // 64)
 
     @property
     def bytes(self) -> int:
-        tensors = [self.planes, self.actions, self.rewards, self.marks, *self.tree.levels]
+        tensors = [
+            self.planes,
+            self.actions,
+            self.rewards,
+            self.marks,
+            *self.tree.levels,
+            *self.tree.cumulative,
+        ]
         return sum(t.numel() * t.element_size() for t in tensors)
 
     def __len__(self) -> int:
@@ -109,24 +119,23 @@ class Replay:
     def _assemble(self, item: Tensor, weights: Tensor) -> Batch:
         """The transitions of items [B], whole."""
         h = len(self.settings.horizons)
-        slot, n = item // h, self.horizons[item % h]
+        slot, n = item // h, self.horizons.take(item % h)
         lane, t = slot // self.length, slot % self.length
-        ahead = torch.arange(self.lag, device=self.device)
-        rewards = self.rewards[self._slot(lane, t, ahead)]
-        marks = self.marks[self._slot(lane, t, ahead + 1)]
-        r, discount, steps = n_step(rewards, marks, n, self.gamma)
-        e = ((self.marks[slot] & BEST) != 0).float()
-        x, x_next = self._observe(lane.repeat(2), torch.cat([t, t + steps])).chunk(2)
-        return Batch(x, self.actions[slot].long(), r, discount, x_next, e, weights, item)
+        ahead = self._slot(lane, t, self.ahead)
+        reward, mark = self.rewards.take(ahead[:, :-1]), self.marks.take(ahead)
+        r, discount, steps = n_step(reward, mark[:, 1:], n, self.gamma)
+        e = ((mark[:, 0] & BEST) != 0).float()
+        # x' beside x: the planes they share are read from memory once.
+        both = self._observe(lane.repeat_interleave(2), torch.stack([t, t + steps], -1).view(-1))
+        x, x_next = both.view(-1, 2, *self.spec.observation).unbind(1)
+        return Batch(x, self.actions.take(slot).long(), r, discount, x_next, e, weights, item)
 
     def _observe(self, lane: Tensor, t: Tensor) -> Tensor:
         """[B, *observation]: the stacks that end at times t, blank before their episode's start."""
-        back = torch.arange(self.spec.stack - 1, -1, -1, device=self.device)  # oldest first
-        slot = self._slot(lane, t, -back)
-        first = (self.marks[slot] & FIRST) != 0
+        slot = self._slot(lane, t, self.back)
+        first = ((self.marks.take(slot) & FIRST) != 0).float()
         # A plane is blank if a later plane of the stack opens the episode.
-        blank = first.flip(-1).cumsum(-1).flip(-1) - first.long() > 0
-        slot = torch.where(blank, len(self.planes) - 1, slot)
+        slot = torch.where(first @ self.later > 0, len(self.planes) - 1, slot)
         planes = self.planes.index_select(0, slot.view(-1))
         return planes.view(-1, *self.spec.observation)
 

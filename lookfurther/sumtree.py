@@ -1,8 +1,9 @@
 """A wide sum tree: sampling in proportion to mass, with a handful of tensor operations a level.
 
-Each node sums a block of `WIDTH` children, so four levels hold 16 million items. Sums are
-recomputed from the children, never adjusted, hence exact to float64 rounding for ever. The
-same operations run on any device, with static shapes and no synchronisation.
+Each node sums a block of `WIDTH` children, so four levels hold 16 million items. Beside the masses
+each level keeps the cumulative sums of its blocks, in which a draw is found by bisection. Sums are
+recomputed from the children, never adjusted, hence exact to float64 rounding for ever. The same
+operations run on any device, with static shapes and no synchronisation.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ class SumTree:
             blocks = -(-count // WIDTH)
             self.levels.append(torch.zeros(blocks, WIDTH, dtype=torch.float64, device=device))
             count = blocks
+        self.cumulative = [torch.zeros_like(level) for level in self.levels]
+        self.zero = torch.zeros((), dtype=torch.float64, device=device)
 
     @property
     def mass(self) -> Tensor:
@@ -32,14 +35,16 @@ class SumTree:
 
     @property
     def total(self) -> Tensor:
-        return self.levels[-1].sum()
+        return self.cumulative[-1][0, -1]
 
     def set(self, index: Tensor, mass: Tensor) -> None:
         """Give items [n] new masses [n]; an item named twice must be given the same mass twice."""
-        self.levels[0].view(-1).index_copy_(0, index, mass)
-        for below, level in zip(self.levels, self.levels[1:], strict=False):
+        for level, cumulative in zip(self.levels, self.cumulative, strict=True):
+            level.view(-1).index_copy_(0, index, mass)
             index = index // WIDTH
-            level.view(-1).index_copy_(0, index, below.index_select(0, index).sum(-1))
+            sums = level.index_select(0, index).cumsum(-1)
+            cumulative.index_copy_(0, index, sums)
+            mass = sums[:, -1]
 
     def get(self, index: Tensor) -> Tensor:
         """The masses of items [n]."""
@@ -48,18 +53,19 @@ class SumTree:
     def find(self, u: Tensor) -> Tensor:
         """For each u [n] in [0, total) the item whose stretch of the cumulative mass holds it."""
         index = torch.zeros_like(u, dtype=torch.int64)
-        for level in reversed(self.levels):
-            cumulative = level.index_select(0, index).cumsum(-1)
+        for level, cumulative in zip(reversed(self.levels), reversed(self.cumulative), strict=True):
+            sums = cumulative.index_select(0, index)
             # Rounding may carry u past the block's end, where an item of mass 0 might stand.
-            u = torch.minimum(u, torch.nextafter(cumulative[:, -1], u.new_zeros(())))
-            child = (cumulative <= u.unsqueeze(-1)).sum(-1)
-            before = cumulative.gather(-1, (child - 1).clamp(min=0).unsqueeze(-1)).squeeze(-1)
-            u = torch.where(child > 0, u - before, u)
-            index = index * WIDTH + child
+            u = torch.minimum(u, torch.nextafter(sums[:, -1], self.zero))
+            child = torch.searchsorted(sums, u.unsqueeze(-1), right=True)
+            index = index * WIDTH + child.squeeze(-1)
+            end = sums.gather(-1, child).squeeze(-1)
+            u = (u - (end - level.view(-1).index_select(0, index))).clamp_(min=0)
         return index
 
     def rebuild(self, mass: Tensor) -> None:
         """Replace all masses [size]."""
-        self.levels[0].view(-1)[: self.size] = mass
-        for below, level in zip(self.levels, self.levels[1:], strict=False):
-            level.view(-1)[: len(below)] = below.sum(-1)
+        for level, cumulative in zip(self.levels, self.cumulative, strict=True):
+            level.view(-1)[: len(mass)] = mass
+            torch.cumsum(level, -1, out=cumulative)
+            mass = cumulative[:, -1]

@@ -97,6 +97,8 @@ BROKEN: dict[str, dict[str, Any]] = {
     "run.minutes must be 0 or more, not -1.0": {"run__minutes": -1.0},
     "run.seed must be 0 or more, not -1": {"run__seed": -1},
     "run.threads must be 0 or more, not -1": {"run__threads": -1},
+    "run.evaluate_period must be 0 or more, not -1": {"run__evaluate_period": -1},
+    "run.evaluate_episodes must be 1 or more, not 0": {"run__evaluate_episodes": 0},
     "run.log_period must be 1 or more, not 0": {"run__log_period": 0},
     "run.checkpoint_period must be 0 or more, not -1": {"run__checkpoint_period": -1},
     "run.checkpoint_minutes must be 0 or more, not -1.0": {"run__checkpoint_minutes": -1.0},

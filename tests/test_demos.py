@@ -556,16 +556,18 @@ def test_one_hot_planes_say_what_minigrids_own_encoding_says() -> None:
     level.close()
 
 
-@pytest.mark.parametrize("count", [1, 3, 8])
-def test_few_layouts_are_few(count: int) -> None:
+@pytest.mark.parametrize("layouts", [(3,), (0, 5, 9), tuple(range(8))])
+def test_few_layouts_are_those_and_no_others(layouts: tuple[int, ...]) -> None:
     pytest.importorskip("minigrid")
-    from lookfurther.envs.minigrid import make_unlock_pickup
+    from lookfurther.envs.minigrid import FewLayouts, OneHotGrid
 
-    env = make_unlock_pickup(count)
-    shown = [env.reset(seed=seed)[0].tobytes() for seed in range(3 * count)]
-    assert len(set(shown)) == count
-    assert shown[:count] == shown[count : 2 * count] == shown[2 * count :]
-    env.close()
+    level = gymnasium.make("BabyAI-UnlockPickup-v0")
+    few, every = OneHotGrid(FewLayouts(level, layouts)), OneHotGrid(level)
+    wanted = [every.reset(seed=seed)[0].tobytes() for seed in layouts]
+    assert len(set(wanted)) == len(layouts)
+    seeds = range(5 * len(layouts))
+    assert [few.reset(seed=seed)[0].tobytes() for seed in seeds] == 5 * wanted
+    level.close()
 
 
 def test_a_set_of_the_bot_trains(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ LAYERS = {
         "replay",
         "mixture",
         "demos",
+        "play",
         "objective",
         "learner",
     ),
@@ -40,6 +41,7 @@ ALLOWED = {
     ("replay", "sumtree"),
     ("mixture", "replay"),
     ("demos", "envs"),
+    ("play", "envs"),
 }
 
 

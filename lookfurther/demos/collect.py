@@ -37,7 +37,10 @@ def collect(
     env: str, environment: Environment, expert: Expert, seeds: Iterable[int]
 ) -> tuple[list[Episode], Spec]:
     """An episode of the expert from each seed, seen as training will see it."""
-    lane = Lane(Blueprint(find(env), environment), 0, 0)
+    source = find(env)
+    if source.namespace == "ALE":
+        raise DemonstrationError(f"{env} is played by its vector environment: use make_envs for it")
+    lane = Lane(Blueprint(source, environment), 0, 0)
     lane.open()
     assert lane.spec is not None
     if lane.spec.stack != 1:

@@ -154,7 +154,7 @@ class _datasets:
     """Minari's datasets folder, for the time of a `with`."""
 
     def __init__(self, root: Path | None) -> None:
-        self.root = root
+        self.root = None if root is None else root.resolve()  # Minari takes relative ones amiss
 
     def __enter__(self) -> None:
         self.before = os.environ.get("MINARI_DATASETS_PATH")

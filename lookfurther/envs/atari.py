@@ -1,4 +1,4 @@
-"""Atari games, ale-py's vector environment pinned to the paper (Sec. 4 and Table 5)."""
+"""Atari games, ale-py's vector environment pinned to the paper (Sec. 4, App. C and Table 6)."""
 
 from __future__ import annotations
 

@@ -169,6 +169,8 @@ def _serialise(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for _, tensor in order:
+        if not tensor.nbytes:
+            continue  # its strides may be 0, and then torch refuses to see it as bytes
         flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
         for piece in flat.split(_PIECE):
             yield piece.cpu().numpy().data

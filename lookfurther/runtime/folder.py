@@ -91,6 +91,10 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def best(self) -> Path:
+        return self.path / "best"
+
+    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 

@@ -15,6 +15,7 @@ from lookfurther.errors import CheckpointError, EnvironmentFault, TrainingDiverg
 from lookfurther.learner import Learner
 from lookfurther.mixture import Mixture
 from lookfurther.runtime import checkpoint
+from lookfurther.runtime.best import Best
 from lookfurther.runtime.folder import RunFolder
 from lookfurther.runtime.local import LocalSource
 from lookfurther.runtime.metrics import Clock, Metrics, memory_gib
@@ -47,10 +48,13 @@ class Loop:
         source: LocalSource,
         mixture: Mixture,
         learner: Learner,
+        best: Best,
         progress: Progress,
     ) -> None:
         self.config, self.folder, self.source = config, folder, source
-        self.mixture, self.learner, self.progress = mixture, learner, progress
+        self.mixture, self.learner = mixture, learner
+        self.best, self.progress = best, progress
+        self.evaluation: dict[str, float] = {}  # the last one, until it is reported
         self.clock = Clock()
         self.sums: dict[str, Tensor] = {}
         self.counted = 0  # updates in `sums`
@@ -87,7 +91,9 @@ class Loop:
         while self.step < run.steps:
             before = self.step
             self.turn()
-            if before // run.log_period != self.step // run.log_period:
+            if crossed(before, self.step, run.evaluate_period):
+                self.evaluate()
+            if crossed(before, self.step, run.log_period):
                 self._log(metrics)
             if self._save_is_due(before):
                 self.save()
@@ -98,7 +104,8 @@ class Loop:
         return "done"
 
     def _log(self, metrics: Metrics) -> None:
-        row = self.report()
+        row = self.report() | self.evaluation
+        self.evaluation = {}
         metrics.write(row)
         self.progress.update(row)
         self.logged = self.step
@@ -107,6 +114,8 @@ class Loop:
         """One step of every lane, and the updates that are due meanwhile."""
         self.source.start()
         while self.learner.updates < updates_due(self.config, self.step):
+            if self.source.returns.dropped and not self.mixture.agent.tree.total:
+                raise EnvironmentFault("every episode was dropped: nothing is left to learn from")
             self.update()
         chunk = self.source.collect()
         if not np.isfinite(chunk.priority).all():
@@ -159,9 +168,7 @@ class Loop:
 
     def _save_is_due(self, before: int) -> bool:
         run = self.config.run
-        by_step = run.checkpoint_period and (
-            before // run.checkpoint_period != self.step // run.checkpoint_period
-        )
+        by_step = crossed(before, self.step, run.checkpoint_period)
         waited = self.clock.seconds() - self.last_save
         by_time = run.checkpoint_minutes and waited >= 60 * run.checkpoint_minutes
         return bool(by_step or by_time)
@@ -175,18 +182,32 @@ class Loop:
         }
         if self.mixture.expert is not None:
             files["expert_replay"] = self.mixture.expert.state()
-        facts = {
+        keep = self.config.run.keep
+        try:
+            checkpoint.save(self.folder.checkpoints, self.step, files, self._facts(), keep)
+        except CheckpointError as error:
+            self.progress.note(f"warning: no checkpoint at step {self.step:,}: {error}")
+        self.last_save = self.clock.seconds()
+
+    def evaluate(self) -> None:
+        """See how the current weights play, and keep them if none played better."""
+        if not self.learner.updates:
+            return
+        try:
+            score = self.best.evaluate(self.learner.online, self.step, self._facts())
+            self.evaluation = {"evaluation_mean": score}
+        except CheckpointError as error:
+            self.progress.note(f"warning: best weights not kept at step {self.step:,}: {error}")
+
+    def _facts(self) -> dict[str, Any]:
+        """What a checkpoint says besides its tensors."""
+        return {
             "step": self.step,
             "updates": self.learner.updates,
             "seconds": self.clock.seconds(),
             "spec": self.mixture.agent.spec._asdict(),
             "config": asdict(self.config),
         }
-        try:
-            checkpoint.save(self.folder.checkpoints, self.step, files, facts, self.config.run.keep)
-        except CheckpointError as error:
-            self.progress.note(f"warning: no checkpoint at step {self.step:,}: {error}")
-        self.last_save = self.clock.seconds()
 
     def load(self, saved: checkpoint.Checkpoint) -> None:
         """Go on from a checkpoint."""
@@ -196,6 +217,7 @@ class Loop:
         if self.mixture.expert is not None:
             self.mixture.expert.load_state(files["expert_replay"])
         anew = self.source.load_state(files)
+        self.best.resume()
         self.clock = Clock(saved.facts["seconds"])
         begun = f"; {anew} episodes in flight begin anew" if anew else ""
         self.progress.note(f"resumed at step {self.step:,} from {saved.path.name}{begun}")
@@ -213,3 +235,8 @@ class Loop:
             minutes=self.clock.seconds() / 60,
             stopped=stopped,
         )
+
+
+def crossed(before: int, now: int, period: int) -> bool:
+    """Whether a multiple of `period` lies in (before, now]; never for period 0."""
+    return period > 0 and before // period != now // period

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections import deque
@@ -235,4 +236,5 @@ def _terminal(console: Console | None) -> Console | None:
 def _print(text: str) -> None:
     """One line to the standard output, which may not know every letter."""
     encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding), flush=True)
+    with contextlib.suppress(BrokenPipeError):  # nobody reads any more: no reason to stop a run
+        print(text.encode(encoding, "replace").decode(encoding), flush=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import gymnasium
@@ -14,12 +16,13 @@ from lookfurther.actor import Actor
 from lookfurther.config import Config, validate
 from lookfurther.demos.episodes import Episode, best, film
 from lookfurther.demos.store import load
-from lookfurther.envs import make_envs
+from lookfurther.envs import Envs, make_envs
 from lookfurther.learner import Learner
 from lookfurther.mixture import Mixture
 from lookfurther.networks import Builder, builder, parameters
 from lookfurther.replay import Replay
 from lookfurther.runtime import checkpoint, hardware
+from lookfurther.runtime.best import Best
 from lookfurther.runtime.folder import RunFolder
 from lookfurther.runtime.local import LocalSource
 from lookfurther.runtime.loop import Loop, Summary
@@ -72,7 +75,9 @@ def train(
             expert = expert_replay(config, spec, episodes, device, seeds[2]) if episodes else None
             counts = config.learner.agent_items, config.learner.expert_items
             mixture = Mixture(agent, expert, *counts)
-            loop = Loop(config, folder, LocalSource(envs, actor), mixture, learner, progress)
+            best = Best(config, folder, partial(_evaluation_envs, env or config.env, config))
+            source = LocalSource(envs, actor)
+            loop = Loop(config, folder, source, mixture, learner, best, progress)
             resumed = resume and _resume(loop, folder, progress)
             if expert is not None and not resumed:
                 for batch in expert.sweep(config.batch):
@@ -80,6 +85,12 @@ def train(
             return loop.run()
     finally:
         envs.close()
+
+
+def _evaluation_envs(env: str | Callable[[], gymnasium.Env], config: Config, lanes: int) -> Envs:
+    """Environments apart from the training ones, and the same at every call."""
+    settings = replace(config.environment, processes=0)
+    return make_envs(env, settings, lanes, config.run.seed + 500_000, settings.threads or 1)
 
 
 def default_folder(config: Config) -> str:

@@ -1,0 +1,48 @@
+"""The best checkpoint: the weights that played best when training stopped to look (Sec. C)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import closing
+
+import numpy as np
+from torch import nn
+
+from lookfurther.config import Config
+from lookfurther.envs import Envs
+from lookfurther.play import greedy, play
+from lookfurther.runtime import checkpoint
+from lookfurther.runtime.folder import RunFolder
+
+LANES = 20
+EPSILON = 0.001
+
+
+class Best:
+    """Evaluates on environments of its own, so that training goes on as if it had not.
+
+    Every evaluation plays the same episodes: its score depends on the weights alone.
+    """
+
+    def __init__(self, config: Config, folder: RunFolder, make: Callable[[int], Envs]) -> None:
+        self.config, self.folder, self.make = config, folder, make
+        self.score = -math.inf
+
+    def resume(self) -> None:
+        """Take up the best score of the run so far."""
+        saved, _ = checkpoint.newest(self.folder.best)
+        if saved is not None:
+            self.score = saved.facts["score"]
+
+    def evaluate(self, network: nn.Module, step: int, facts: dict) -> float:
+        """The mean score of the network; if it is the best so far, its weights are kept."""
+        episodes = self.config.run.evaluate_episodes
+        with closing(self.make(min(LANES, episodes))) as envs:
+            played = play(greedy(network, EPSILON, self.config.run.seed), envs, episodes)
+        score = float(np.mean([episode.score for episode in played]))
+        if score >= self.score:
+            self.score = score
+            weights = {"weights": dict(network.state_dict())}
+            checkpoint.save(self.folder.best, step, weights, facts | {"score": score}, keep=1)
+        return score

@@ -1,0 +1,244 @@
+"""An agent acts as the network it was trained as; an evaluation is fair and repeatable."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from torch import Tensor, nn
+
+from lookfurther import Agent, Config, Spec, evaluate, preset, train
+from lookfurther.errors import CheckpointError
+from lookfurther.networks import builder
+from lookfurther.runtime import checkpoint
+from tests.test_training import tiny
+
+
+def settings(folder: Path) -> Config:
+    """So slow a learner that both actions stay worth choosing somewhere."""
+    return tiny(folder, run__checkpoint_period=200, learner__learning_rate=1e-5)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on CartPole with two checkpoints."""
+    folder = tmp_path_factory.mktemp("agent") / "run"
+    return train(settings(folder)).folder
+
+
+def some(count: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32)
+
+
+def network_of(path: Path) -> nn.Module:
+    """The network of a checkpoint, put together by hand."""
+    saved = checkpoint.load(path)
+    module = builder(settings(path).network)(Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0))
+    module.load_state_dict(saved.files["weights"])
+    return module
+
+
+# Loading
+
+
+@pytest.mark.parametrize("step", [200, 400])
+def test_an_agent_is_the_network_of_its_checkpoint(run: Path, step: int) -> None:
+    """The newest one of a run folder, or the one that is named."""
+    path = run / "checkpoints" / f"step_{step:012}"
+    agent = Agent.load(path)
+    x = some(100)
+    with torch.no_grad():
+        q = network_of(path)(torch.from_numpy(x)).numpy()
+    assert np.array_equal(agent.values(x), q)
+    assert np.array_equal(agent.act(x), q.argmax(-1))
+    assert len(set(agent.act(x).tolist())) == 2  # both actions occur, so argmax means something
+    assert np.array_equal(Agent.load(run).values(x), q) == (step == 400)
+    assert np.array_equal(Agent.load(str(run)).values(x), q) == (step == 400)
+
+
+def test_an_agent_knows_its_environment_and_settings(run: Path) -> None:
+    agent = Agent.load(run)
+    assert agent.spec == Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)
+    assert agent.config == settings(run)
+    assert not agent.network.training
+
+
+def test_a_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
+    for path in (tmp_path, tmp_path / "empty", tmp_path / "none"):
+        with pytest.raises(CheckpointError, match=f"^{path} holds no checkpoint$"):
+            Agent.load(path)
+
+
+def test_a_broken_checkpoint_is_passed_over_and_named_if_it_is_the_last(
+    run: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    x = some(5)
+    for step, left in ((400, 1), (200, 0)):
+        weights = folder / "checkpoints" / f"step_{step:012}" / "weights.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1])
+        if left:
+            older = Agent.load(run / "checkpoints" / "step_000000000200")
+            assert np.array_equal(Agent.load(folder).values(x), older.values(x))
+        with pytest.raises(CheckpointError, match=r"weights\.safetensors is cut"):
+            Agent.load(weights.parent)
+    with pytest.raises(CheckpointError, match="has no sound checkpoint"):
+        Agent.load(folder)
+
+
+def test_another_network_does_not_fit(run: Path) -> None:
+    with pytest.raises(CheckpointError, match="does not fit this network") as caught:
+        Agent.load(run, network=lambda spec: nn.Linear(4, spec.actions))
+    assert "\n" not in str(caught.value)
+
+
+# Acting
+
+
+def test_one_observation_is_a_batch_of_one(run: Path) -> None:
+    agent, x = Agent.load(run), some(20)
+    alone = [agent.act(row) for row in x]
+    assert all(np.shape(action) == () for action in alone)
+    assert [int(action) for action in alone] == agent.act(x).tolist()
+    assert agent.act(x.astype(np.float64)).tolist() == agent.act(x).tolist()
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (3, 5), (2, 3, 4), (4, 1)])
+def test_another_shape_is_refused_with_both(run: Path, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"must have shape \(m, 4\), not \(") as caught:
+        Agent.load(run).act(np.zeros(shape, np.float32))
+    assert str(caught.value).endswith(f"not {shape}")
+
+
+def test_epsilon_is_the_share_of_uniform_actions(run: Path) -> None:
+    agent = Agent.load(run)
+    x = np.repeat(some(1), 20_000, axis=0)
+    best = agent.act(x[0])
+    assert (agent.act(x, epsilon=0.0) == best).all()
+    for epsilon in (0.2, 1.0):
+        other = (agent.act(x, epsilon) != best).mean()
+        assert abs(other - epsilon / 2) < 4 * np.sqrt(0.25 / len(x))  # half of them are the best
+
+
+def test_the_same_seed_explores_alike(run: Path) -> None:
+    first, second = Agent.load(run), Agent.load(run)
+    x = some(200)
+    once = first.act(x, 0.5)
+    assert np.array_equal(once, second.act(x, 0.5))
+    assert not np.array_equal(once, first.act(x, 0.5))
+
+
+# Evaluation
+
+
+class Tally(gymnasium.Env):
+    """Episodes of a length that the seed decides, each step worth 1; notes every length played."""
+
+    lengths: tuple[int, ...] = (2, 3, 40)
+    begun: list[int] = []  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.observation_space, self.action_space = Box(0, 1, (2,), np.float32), Discrete(3)
+        self.length, self.t = 0, 0
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+        assert seed is not None
+        self.length, self.t = self.lengths[seed % len(self.lengths)], 0
+        Tally.begun.append(self.length)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int) -> Any:
+        self.t += 1
+        over = self.t == self.length
+        return np.zeros(2, np.float32), 1.0 + action / 8, over, False, {}
+
+
+class Constant(nn.Module):
+    """Action 1 is the best, always."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q = nn.Parameter(torch.tensor([0.0, 1.0, 0.5]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.q.expand(len(x), 3)
+
+
+def tally() -> Agent:
+    config: Config = preset("no-demos", env="tally")
+    return Agent(Constant(), Spec("Tally", (2,), 1, "float32", 3, 1.0), config)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    Tally.begun.clear()
+    yield
+    Tally.begun.clear()
+
+
+def test_the_same_seed_gives_the_same_scores(run: Path) -> None:
+    agent = Agent.load(run)
+    how: dict[str, Any] = {"episodes": 6, "epsilon": 0.3, "lanes": 3}
+    first = evaluate(agent, seed=5, **how)
+    agent.act(some(7), 0.5)  # what was drawn between does not matter
+    assert evaluate(agent, seed=5, **how) == first
+    assert evaluate(agent, seed=6, **how) != first
+    assert all(played.score == played.steps for played in first)  # CartPole pays 1 a step
+
+
+@pytest.mark.parametrize(
+    ("episodes", "lanes", "shares"),
+    [(7, 3, [3, 2, 2]), (4, 4, [1] * 4), (2, 20, [1, 1]), (5, 1, [5])],
+)
+def test_each_lane_plays_its_share_and_short_episodes_are_not_favoured(
+    episodes: int, lanes: int, shares: list[int]
+) -> None:
+    """The lanes' episodes in order, whatever their lengths: nothing is left out for being long."""
+    played = evaluate(tally(), episodes, epsilon=0.0, lanes=lanes, seed=3, env=Tally)
+    wanted = []
+    for lane, share in enumerate(shares):
+        seeds = [np.random.SeedSequence((3, lane, k)).generate_state(1)[0] for k in range(share)]
+        wanted += [Tally.lengths[seed % 3] for seed in seeds]
+    assert [p.steps for p in played] == wanted
+    assert [p.score for p in played] == [n * 1.125 for n in wanted]  # action 1 at every step
+
+
+def test_the_mean_length_is_that_of_the_environment() -> None:
+    """Of 300 episodes a third lasts 40 steps; the first 300 to finish would hardly hold any."""
+    played = evaluate(tally(), 300, epsilon=0.0, lanes=20, seed=0, env=Tally)
+    assert len(played) == 300
+    assert np.mean([p.steps == 40 for p in played]) == pytest.approx(1 / 3, abs=0.09)
+    finished = sorted(p.steps for p in played)[: len(played) // 2]
+    assert max(finished) < 40
+
+
+def test_epsilon_reaches_the_evaluation() -> None:
+    played = evaluate(tally(), 60, epsilon=1.0, lanes=20, seed=0, env=Tally)
+    steps = sum(p.steps for p in played)
+    bonus = sum(p.score for p in played) - steps
+    assert bonus / steps == pytest.approx(1 / 8, abs=0.02)  # the mean of 0, 1/8 and 2/8
+    assert any(p.score != p.steps * 1.125 for p in played)
+
+
+def test_a_failed_episode_is_not_counted() -> None:
+    class Stumbles(Tally):
+        """Fails at the third step of its first episode."""
+
+        def step(self, action: int) -> Any:
+            if len(Tally.begun) == 1 and self.t == 2:
+                raise RuntimeError("stumbled")
+            return super().step(action)
+
+    Stumbles.lengths = (4,)
+    played = evaluate(tally(), 2, epsilon=0.0, lanes=1, env=Stumbles)
+    assert [p.steps for p in played] == [4, 4]
+    assert Tally.begun[:3] == [4, 4, 4]

@@ -1,0 +1,349 @@
+"""The command: help without torch, errors of one line, runs from start to resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.envs.registration import EnvSpec
+
+from lookfurther import Agent, __version__
+from lookfurther.cli import main
+from lookfurther.config import Config, from_json
+from lookfurther.presets import PRESETS, SCALES
+from lookfurther.runtime import checkpoint
+from lookfurther.runtime.metrics import read
+from tests.faulty_envs import Counting
+
+ROOT = Path(__file__).parents[1]
+
+TINY = {
+    "env": "CartPole-v1",
+    "actor.lanes": "4",
+    "replay.capacity": "1000",
+    "replay.start": "100",
+    "network.hidden": "16",
+    "learner.agent-items": "16",
+    "learner.samples-per-insert": "4",
+    "run.threads": "1",
+    "run.precision": "float32",
+    "run.log-period": "100",
+    "run.checkpoint-minutes": "0",
+}
+
+
+def tiny(folder: Path, *words: str, **changed: str) -> list[str]:
+    """A run of a second; `changed` settings are spelt as in `config.replace`."""
+    given = {name.replace("__", ".").replace("_", "-"): value for name, value in changed.items()}
+    settings = TINY | given | {"run.folder": str(folder)}
+    options = [w for name, value in settings.items() for w in (f"--{name}", *value.split())]
+    return ["train", "no-demos", "--scale", "small", *options, *words]
+
+
+def process(*words: str, code: str = "from lookfurther.__main__ import *") -> subprocess.Popen[str]:
+    """The command in a process of its own."""
+    command = [sys.executable, "-c", code, *words]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
+
+
+# Help
+
+
+def leaves(cls: type, prefix: str = "") -> list[str]:
+    """The dotted name of every setting."""
+    found = []
+    for field in dataclasses.fields(cls):
+        made: Any = field.default_factory
+        inner = isinstance(made, type) and dataclasses.is_dataclass(made)
+        found += leaves(made, f"{field.name}.") if inner else [prefix + field.name]
+    return found
+
+
+HELP = """
+import sys
+from lookfurther.cli import main
+
+for words in (["--help"], ["-h"], ["presets"], ["--version"], ["train", "--help"],
+              ["train", "no-demos", "--scale", "small", "--help"]):
+    try:
+        code = main(words)
+    except SystemExit as stop:
+        code = stop.code
+    assert not code, words
+    assert "torch" not in sys.modules, words
+"""
+
+
+def test_help_comes_without_torch() -> None:
+    command = [sys.executable, "-c", HELP]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "usage: lookfurther COMMAND" in done.stdout
+    assert f"\n{__version__}\n" in done.stdout
+
+
+def test_every_setting_is_an_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "no-demos", "--help"])
+    assert not stop.value.code
+    out = capsys.readouterr().out
+    names = leaves(Config)
+    assert {"env", "demos", "learner.gamma", "run.steps"} <= set(names)
+    for name in names:
+        assert re.search(rf"--{re.escape(name.replace('_', '-'))}[ ,]", out), name
+    assert "--resume" in out
+    assert "(default: 256)" in out  # the preset's agent_items, not the base's 192
+
+
+def test_presets_are_listed_with_their_place_and_settings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["presets"]) == 0
+    out = capsys.readouterr().out
+    for name, (place, overrides) in (PRESETS | SCALES).items():
+        assert re.search(rf"^  {name} +{re.escape(place)}$", out, re.MULTILINE)
+        for setting, value in overrides.items():
+            assert f"{setting.replace('__', '.')} = {value}\n" in out
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "lookfurther", "presets"]
+    done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+# Errors of one line
+
+
+def refused(words: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit code of a command and the one line it gives as the reason."""
+    code = main(words)
+    err = capfd.readouterr().err
+    assert err.endswith("\n")
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in err
+    assert err.startswith("lookfurther: ")
+    return code, err.removeprefix("lookfurther: ").rstrip("\n")
+
+
+CARTPOLE = ["--env", "CartPole-v1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "reason"),
+    [
+        (["trian"], 2, "unknown command 'trian': choose one of train, presets"),
+        (["train"], 2, "train needs a preset: one of apex-dqfd,"),
+        (["train", "--env", "CartPole-v1"], 2, "train needs a preset"),
+        (["train", "best"], 2, "unknown preset 'best': choose one of apex-dqfd,"),
+        (["train", "no-demos", "--scale", "huge"], 2, "unknown scale 'huge'"),
+        (["train", "no-demos", "--scale"], 2, "unknown scale ''"),
+        (["train", "no-demos"], 2, "env must be given, for example --env ALE/Pong-v5"),
+        (["train", "no-demos", "--env"], 2, "Missing value for argument '--env'"),
+        (["train", "no-demos", "--learner.gama", "1"], 2, "did you mean --learner.gamma"),
+        (["train", "no-demos", "--learner.gamma", "abc"], 2, "--learner.gamma: could not conv"),
+        (["train", "no-demos", "--learner.gamma", "nan", *CARTPOLE], 2, "a finite number, not nan"),
+        (["train", "no-demos", "--learner.gamma", "2", *CARTPOLE], 2, r"in \[0, 1\], not 2.0"),
+        (["train", "no-demos", "--learner.transform", "log"], 2, "Expected one of .'h', 'ident"),
+        (["train", "no-demos", "--actor.lanes", "0", *CARTPOLE], 2, "actor.lanes must be 1 or"),
+        (["train", "no-demos", "--actor.lanes", "1.5"], 2, "--actor.lanes"),
+        (["train", "no-demos", "stray", *CARTPOLE], 2, "Unrecognized options: stray"),
+        (["train", "no-demos", "--env", "Nope-v0"], 2, "'Nope-v0': Environment `Nope` doesn't"),
+        (["train", "no-demos", "--env", "none:Nope-v0"], 2, "No module named 'none'"),
+        (["train", "no-demos", "--env", "Pendulum-v1"], 2, "only Discrete ones can be learned"),
+        (["train", "no-demos", "--demos", "a", *CARTPOLE], 2, "drop --demos or choose another"),
+        (["train", "apex-dqfd", *CARTPOLE], 2, "add --demos NAME, or use the preset no-demos"),
+        (["train", "apex-dqfd", "--demos", "no-v0", *CARTPOLE], 4, "no demonstrations named no-v0"),
+        (["train", "no-demos", *CARTPOLE, "--run.device", "tpu"], 2, "auto, cpu, cuda or cuda:N"),
+        (["train", "no-demos", *CARTPOLE, "--run.device", "cuda:99"], 2, "use --run.device cpu"),
+        (
+            ["train", "no-demos", *CARTPOLE, "--replay.capacity", "1" + "0" * 15],
+            2,
+            "lower --replay.capacity to ",
+        ),
+        (
+            ["train", "no-demos", *CARTPOLE, "--run.folder", "/dev/null"],
+            2,
+            "cannot be a run folder",
+        ),
+        (
+            ["train", "no-demos", *CARTPOLE, "--run.folder", "/nowhere", "--resume"],
+            2,
+            "/nowhere holds no run to resume: drop --resume",
+        ),
+        (
+            ["train", "no-demos", *CARTPOLE, "--network.name", "dueling"],
+            2,
+            "network.name dueling needs images",
+        ),
+    ],
+    ids=lambda value: " ".join(value[1:]) if isinstance(value, list) else None,
+)
+def test_what_is_wrong_is_said_in_one_line(
+    words: list[str],
+    code: int,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    found, said = refused(words, capfd)
+    assert re.search(reason, said), said
+    assert found == code
+    assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
+def test_an_unknown_preset_in_a_process_of_its_own() -> None:
+    done = process("train", "best")
+    out, err = done.communicate()
+    assert (done.returncode, out) == (2, "")
+    assert re.fullmatch(r"lookfurther: unknown preset 'best': .*\n", err)
+
+
+def test_no_words_are_answered_with_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "train PRESET --env ENV" in capsys.readouterr().out
+
+
+class Huge(Counting):
+    """Rewards that float32 holds, but not the sum of a batch."""
+
+    def step(self, action: int) -> Any:
+        observation, _, *rest = super().step(action)
+        return observation, 3e38, *rest
+
+
+class Broken(Counting):
+    def step(self, action: int) -> Any:
+        raise RuntimeError("a cable is loose\nand more")
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids for environments of this file, for the time of a test."""
+    made: tuple[Any, ...] = (Huge, Broken)
+    for env in made:
+        name = f"{env.__name__}-v0"
+        monkeypatch.setitem(gymnasium.registry, name, EnvSpec(name, entry_point=env))
+
+
+@pytest.mark.parametrize(
+    ("env", "code", "reason"),
+    [
+        ("Huge-v0", 6, "are not finite"),
+        ("Broken-v0", 3, "failure 3 in a row, the last is RuntimeError: a cable is loose and more"),
+    ],
+)
+def test_a_run_that_fails_has_its_own_exit_code(
+    env: str,
+    code: int,
+    reason: str,
+    registered: None,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    words = tiny(tmp_path / "run", env=env, learner__transform="identity", run__steps="400")
+    found, said = refused(words, capfd)
+    assert found == code
+    assert reason in said
+
+
+# Whole runs
+
+
+@pytest.mark.slow
+def test_a_run_from_the_start_to_a_second_helping(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    first = process(*tiny(folder, run__steps="400"))
+    out, err = first.communicate()
+    assert (first.returncode, err) == (0, "")
+    assert re.search(
+        r"^400 steps, 74 updates, \d+ episodes in [\d.]+ min; recent return ", out, re.M
+    )
+    assert f"\nrun folder: {folder}\n" in out
+    assert "resume" not in out
+    kept = {"config.json", "versions.json", "metrics.jsonl", "events", "checkpoints", "curve.png"}
+    assert set(os.listdir(folder)) == kept | {"lock"}
+    config = from_json((folder / "config.json").read_text())
+    assert (config.env, config.preset, config.run.steps) == ("CartPole-v1", "no-demos", 400)
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert os.listdir(folder / "checkpoints") == ["step_000000000400"]
+    assert any("tfevents" in name for name in os.listdir(folder / "events"))
+
+    assert refused(tiny(folder, run__steps="500"), capfd) == (
+        2,
+        f"{folder} already holds a run: add --resume to go on, or choose another --run.folder",
+    )
+    code, said = refused(tiny(folder, "--resume", learner__gamma="0.5"), capfd)
+    assert code == 2
+    assert "was begun with learner.gamma = 0.999, not 0.5" in said
+
+    assert main(tiny(folder, "--resume", run__steps="500")) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert "resumed at step 400 from step_000000000400\n" in out
+    assert "\n500 steps, 99 updates, " in out
+    assert [row["step"] for row in read(folder / "metrics.jsonl")] == [100, 200, 300, 400, 500]
+    assert Agent.load(folder).spec.env == "CartPole-v1"
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_run_with_a_checkpoint_and_a_hint(tmp_path: Path) -> None:
+    """F18: the run is asked in the middle of training, and could go on for hours."""
+    folder = tmp_path / "run"
+    running = process(*tiny(folder, run__steps="100000000"))
+    assert running.stdout is not None
+    assert any(line.startswith("step 200 ") for line in running.stdout)
+    running.send_signal(signal.SIGTERM)
+    out, err = running.communicate(timeout=30)
+    assert (running.returncode, err) == (0, "")
+    assert out.endswith("stopped (SIGTERM): go on with the same command and --resume\n")
+    saved, broken = checkpoint.newest(folder / "checkpoints")
+    assert saved is not None
+    assert not broken
+    assert f"\n{saved.facts['step']:,} steps, " in "\n" + out
+    assert saved.facts["step"] == read(folder / "metrics.jsonl")[-1]["step"] >= 200
+
+
+def test_a_time_limit_asks_for_more_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = tiny(tmp_path / "run", run__steps="100000000", run__minutes="0.01")
+    assert main(words) == 0
+    out = capfd.readouterr().out
+    assert out.endswith("stopped (time): go on with more --run.minutes and --resume\n")
+
+
+def test_pong_starts(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ale_py", reason="Atari is not installed: pip install lookfurther[atari]")
+    words = tiny(
+        tmp_path / "run",
+        env="ALE/Pong-v5",
+        environment__threads="1",
+        replay__capacity="400",
+        network__convolutions="4 4 4",
+        learner__agent_items="4",
+        learner__samples_per_insert="0.2",
+        run__steps="300",
+    )
+    assert main(words) == 0
+    out = capfd.readouterr().out
+    assert "ALE/Pong-v5: observations (4, 84, 84), 18 actions, 4 lanes\n" in out
+    row = read(tmp_path / "run" / "metrics.jsonl")[-1]
+    assert (row["step"], row["frames"], row["updates"]) == (300, 1200, 9)
+    assert (tmp_path / "run" / "curve.png").exists()
+    assert Agent.load(tmp_path / "run").spec.observation == (4, 84, 84)

@@ -1,0 +1,158 @@
+"""Learning to a bar on small tasks: slow, but the only proof that the parts work together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from lookfurther import Agent, Config, evaluate, preset, train
+from lookfurther.demos.episodes import Episode
+from lookfurther.demos.store import save
+from lookfurther.envs import describe
+
+pytestmark = pytest.mark.slow
+
+
+class Chain(gymnasium.Env):
+    """Twenty cells; one of two actions advances, the other falls back to the start.
+
+    Which one advances differs from cell to cell. The only reward waits at the end, and chance
+    alone gets there once in a million episodes.
+    """
+
+    length = 20
+    observation_space = Box(0, 1, (length,), np.float32)
+    action_space = Discrete(2)
+    keys = np.random.default_rng(7).integers(0, 2, length)
+
+    def _see(self) -> np.ndarray:
+        return np.eye(self.length, dtype=np.float32)[self.cell]
+
+    def reset(self, *, seed=None, options=None):
+        self.cell, self.time = 0, 0
+        return self._see(), {}
+
+    def step(self, action):
+        self.time += 1
+        if action == self.keys[self.cell]:
+            if self.cell == self.length - 1:
+                return self._see(), 1.0, True, False, {}
+            self.cell += 1
+        else:
+            self.cell = 0
+        return self._see(), 0.0, False, self.time >= 40, {}
+
+
+class Scales(gymnasium.Env):
+    """Episodes of one choice among four, in one of 24 situations told apart by six numbers.
+
+    The right choice gives 1,000 in half of the situations and 1 in the others: a thousandfold
+    difference that one network has to carry.
+    """
+
+    count = 24
+    situations = np.random.default_rng(3).normal(size=(count, 6)).astype(np.float32)
+    right = np.random.default_rng(4).integers(0, 4, count)
+    prize = np.where(np.arange(count) % 2 == 0, 1000.0, 1.0)
+    observation_space = Box(-10, 10, (6,), np.float32)
+    action_space = Discrete(4)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.now = int(self.np_random.integers(self.count))
+        return self.situations[self.now], {}
+
+    def step(self, action):
+        reward = float(self.prize[self.now]) if action == self.right[self.now] else 0.0
+        return self.situations[self.now], reward, True, False, {}
+
+
+def small(name: str, folder: Path, **overrides) -> Config:
+    """A few seconds' worth of the small scale."""
+    settings = {
+        "env": "toy",
+        "actor__lanes": 8,
+        "actor__weights_period": 5,
+        "replay__start": 200,
+        "replay__capacity": 20_000,
+        "network__hidden": (64,),
+        "learner__gamma": 0.99,
+        "learner__target_period": 50,
+        "learner__learning_rate": 1e-3,
+        "run__folder": str(folder),
+        "run__threads": 1,
+        "run__checkpoint_minutes": 0.0,
+        "run__checkpoint_period": 0,
+    }
+    return preset(name, "small", **(settings | overrides))
+
+
+def mean_score(folder: Path, env=None, episodes: int = 50) -> float:
+    played = evaluate(Agent.load(folder), episodes, env=env, lanes=10)
+    return float(np.mean([p.score for p in played]))
+
+
+def chain_demo(root: Path) -> str:
+    """One walk along the chain."""
+    planes = np.eye(Chain.length, dtype=np.float32)
+    planes = np.concatenate([planes, planes[-1:]])
+    rewards = np.zeros(Chain.length, np.float32)
+    rewards[-1] = 1
+    episode = Episode(planes, Chain.keys.astype(np.int64), rewards, terminal=True)
+    spec = describe(Chain, Config().environment)
+    return str(save("chain/walk-v0", [episode], spec, "by hand", root))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_chain_is_walked_with_one_demonstration_and_not_without(tmp_path: Path, seed: int):
+    steps = {"run__steps": 12_000, "run__seed": seed}
+    demos = (chain_demo(tmp_path / "demos"),)
+    train(small("apex-dqfd", tmp_path / "with", demos=demos, **steps), env=Chain)
+    train(small("no-demos", tmp_path / "without", **steps), env=Chain)
+    assert mean_score(tmp_path / "with", Chain) >= 0.9
+    assert mean_score(tmp_path / "without", Chain) <= 0.1
+
+
+def right_choices(folder: Path) -> float:
+    """Share of the situations in which the agent chooses right."""
+    chosen = Agent.load(folder).act(Scales.situations)
+    return float((chosen == Scales.right).mean())
+
+
+def test_rewards_of_mixed_scale_are_learned_worse_without_the_transform(tmp_path: Path):
+    shares = {}
+    for transform in ("h", "identity"):
+        runs = []
+        for seed in range(3):
+            folder = tmp_path / f"{transform}{seed}"
+            settings = {
+                "run__steps": 10_000,
+                "run__seed": seed,
+                "learner__transform": transform,
+                "learner__learning_rate": 3e-3,
+                "learner__samples_per_insert": 32.0,
+            }
+            train(small("no-demos", folder, **settings), env=Scales)
+            runs.append(right_choices(folder))
+        shares[transform] = float(np.mean(runs))
+    assert shares["h"] >= 0.65
+    assert shares["identity"] <= shares["h"] - 0.2
+
+
+def test_cartpole_is_balanced_without_demonstrations(tmp_path: Path):
+    train(
+        small(
+            "no-demos",
+            tmp_path / "run",
+            env="CartPole-v1",
+            run__steps=40_000,
+            network__hidden=(128,),
+            run__evaluate_period=5_000,
+            run__evaluate_episodes=10,
+        )
+    )
+    assert mean_score(tmp_path / "run", episodes=20) >= 400
