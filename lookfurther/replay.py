@@ -61,7 +61,7 @@ class Replay:
     def bytes_for(spec: Spec, capacity: int, horizons: int) -> int:
         """Memory a replay of `capacity` steps takes."""
         item = np.dtype(spec.dtype).itemsize
-        return capacity * (math.prod(spec.plane) * item + 4 + 4 + 1 + 16 * horizons * 65 // 64)
+        return capacity * (math.prod(spec.plane) * item + 4 + 4 + 1 + 8 * horizons * 129 // 128)
 
     @property
     def bytes(self) -> int:
@@ -70,8 +70,8 @@ class Replay:
             self.actions,
             self.rewards,
             self.marks,
-            *self.tree.levels,
-            *self.tree.cumulative,
+            self.tree.blocks,
+            self.tree.sums,
         ]
         return sum(t.numel() * t.element_size() for t in tensors)
 

@@ -47,10 +47,7 @@ def test_any_order_of_updates_leaves_exact_sums(data: st.DataObject):
         tree.set(torch.tensor(index), torch.tensor(value, dtype=torch.float64))
         oracle[index] = value
     assert np.array_equal(tree.mass.numpy(), oracle)
-    for below, level in zip(tree.levels, tree.levels[1:], strict=False):
-        assert torch.allclose(level.view(-1)[: len(below)], below.sum(-1), rtol=1e-12)
-    for level, cumulative in zip(tree.levels, tree.cumulative, strict=True):
-        assert torch.equal(cumulative, level.cumsum(-1))
+    assert torch.equal(tree.sums, tree.blocks.sum(-1))
     assert np.isclose(float(tree.total), oracle.sum(), rtol=1e-12)
 
 
@@ -58,11 +55,8 @@ def test_any_order_of_updates_leaves_exact_sums(data: st.DataObject):
 def test_rebuild_equals_setting_every_item(values: list[float]):
     tree = SumTree(len(values))
     tree.rebuild(torch.tensor(values, dtype=torch.float64))
-    other = tree_of(values)
-    for ours, theirs in zip(tree.levels, other.levels, strict=True):
-        assert torch.equal(ours, theirs)
-    for ours, theirs in zip(tree.cumulative, other.cumulative, strict=True):
-        assert torch.equal(ours, theirs)
+    assert torch.equal(tree.blocks, tree_of(values).blocks)
+    assert torch.equal(tree.sums, tree_of(values).sums)
 
 
 def test_small_masses_beside_huge_ones_are_still_found():
