@@ -39,9 +39,10 @@ class FewLayouts(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env, layouts: Sequence[int]) -> None:
         super().__init__(env)
         self.layouts = layouts
+        self._draws = np.random.default_rng()  # the level's own generator starts anew each time
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
-        drawn = int(self.np_random.integers(2**31)) if seed is None else seed
+        drawn = int(self._draws.integers(2**31)) if seed is None else seed
         return self.env.reset(seed=self.layouts[drawn % len(self.layouts)], options=options)
 
 

@@ -30,7 +30,7 @@ class Best:
         self.score = -math.inf
 
     def resume(self) -> None:
-        """Take up the best score of the run so far."""
+        """Take up the best score of the run so far; a CheckpointError leaves it to start anew."""
         saved, _ = checkpoint.newest(self.folder.best)
         if saved is not None:
             self.score = saved.facts["score"]

@@ -81,7 +81,7 @@ class Loop:
             finally:
                 self.progress.stop()
                 metrics.close()
-            self.save()
+            self._publish()
         return self._summary(stopped)
 
     def _turns(self, metrics: Metrics, signals: StopSignals) -> str:
@@ -174,7 +174,14 @@ class Loop:
         return bool(by_step or by_time)
 
     def save(self, in_flight: bool = True) -> None:
-        """Publish a checkpoint; a disk that is full costs a warning, not the run."""
+        """Publish a checkpoint on the way; a disk that is full costs a warning, not the run."""
+        try:
+            self._publish(in_flight)
+        except CheckpointError as error:
+            self.progress.note(f"warning: no checkpoint at step {self.step:,}: {error}")
+        self.last_save = self.clock.seconds()
+
+    def _publish(self, in_flight: bool = True) -> None:
         files = {
             **self.learner.state(),
             "agent_replay": self.mixture.agent.state(),
@@ -183,11 +190,7 @@ class Loop:
         if self.mixture.expert is not None:
             files["expert_replay"] = self.mixture.expert.state()
         keep = self.config.run.keep
-        try:
-            checkpoint.save(self.folder.checkpoints, self.step, files, self._facts(), keep)
-        except CheckpointError as error:
-            self.progress.note(f"warning: no checkpoint at step {self.step:,}: {error}")
-        self.last_save = self.clock.seconds()
+        checkpoint.save(self.folder.checkpoints, self.step, files, self._facts(), keep)
 
     def evaluate(self) -> None:
         """See how the current weights play, and keep them if none played better."""
@@ -217,7 +220,10 @@ class Loop:
         if self.mixture.expert is not None:
             self.mixture.expert.load_state(files["expert_replay"])
         anew = self.source.load_state(files)
-        self.best.resume()
+        try:
+            self.best.resume()
+        except CheckpointError as error:
+            self.progress.note(f"warning: the best weights so far are lost: {error}")
         self.clock = Clock(saved.facts["seconds"])
         begun = f"; {anew} episodes in flight begin anew" if anew else ""
         self.progress.note(f"resumed at step {self.step:,} from {saved.path.name}{begun}")
