@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
 import sys
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from lookfurther.errors import ConfigError
+from lookfurther.rules import bounds, relations
 
 
 @dataclass(frozen=True)
@@ -195,115 +194,10 @@ def replace(config: Config, **overrides: Any) -> Config:
     return config
 
 
-# Numbers with a least value, and numbers that must exceed 0.
-_LEAST = {
-    "environment.stack": 0,
-    "environment.repeat": 1,
-    "environment.noops": 0,
-    "environment.cap": 1,
-    "environment.max_failures": 1,
-    "environment.processes": 0,
-    "environment.threads": 0,
-    "actor.lanes": 1,
-    "actor.weights_period": 1,
-    "replay.alpha": 0,
-    "learner.agent_items": 1,
-    "learner.expert_items": 0,
-    "learner.target_period": 1,
-    "learner.consistency": 0,
-    "learner.imitation": 0,
-    "run.steps": 1,
-    "run.minutes": 0,
-    "run.seed": 0,
-    "run.threads": 0,
-    "run.evaluate_period": 0,
-    "run.evaluate_episodes": 1,
-    "run.log_period": 1,
-    "run.checkpoint_period": 0,
-    "run.checkpoint_minutes": 0,
-    "run.keep": 1,
-}
-_POSITIVE = (
-    "replay.offset",
-    "learner.learning_rate",
-    "learner.adam_eps",
-    "learner.max_gradient_norm",
-    "learner.transform_eps",
-    "learner.samples_per_insert",
-)
-
-
-def _bounds(c: Config) -> list[tuple[bool, str]]:
-    """(holds, what must hold) for every setting that is bounded by itself."""
-    value = {name: attrgetter(name)(c) for name in (*_LEAST, *_POSITIVE)}
-    return [
-        (c.env != "", "env must be given, for example --env ALE/Pong-v5"),
-        *((value[k] >= n, f"{k} must be {n} or more, not {value[k]}") for k, n in _LEAST.items()),
-        *((value[k] > 0, f"{k} must be above 0, not {value[k]}") for k in _POSITIVE),
-    ]
-
-
-def _relations(c: Config) -> list[tuple[bool, str]]:
-    """(holds, what must hold) for every other constraint."""
-    e, a, r, n, le, run = c.environment, c.actor, c.replay, c.network, c.learner, c.run
-    lag = max(r.horizons, default=0)
-    room, warm = a.lanes * (lag + 16), a.lanes * (lag + 2)
-    return [
-        (0 <= e.sticky < 1, f"environment.sticky must be in [0, 1), not {e.sticky}"),
-        (
-            e.processes <= a.lanes,
-            f"environment.processes ({e.processes}) exceeds actor.lanes ({a.lanes})",
-        ),
-        (
-            min(r.horizons, default=0) >= 1,
-            f"replay.horizons must be lengths of 1 or more, not {r.horizons}",
-        ),
-        (
-            len(set(r.horizons)) == len(r.horizons),
-            f"replay.horizons repeats a length: {r.horizons}",
-        ),
-        (0 <= r.beta <= 1, f"replay.beta must be in [0, 1], not {r.beta}"),
-        (
-            r.capacity >= room,
-            f"replay.capacity ({r.capacity}) must be at least {room}:"
-            " actor.lanes x (the longest horizon + 16)",
-        ),
-        (
-            r.start >= warm,
-            f"replay.start ({r.start}) must be at least {warm}:"
-            " actor.lanes x (the longest horizon + 2)",
-        ),
-        (r.start <= r.capacity, f"replay.start ({r.start}) exceeds replay.capacity ({r.capacity})"),
-        (
-            min(n.convolutions, default=1) >= 1,
-            f"network.convolutions must be widths of 1 or more, not {n.convolutions}",
-        ),
-        (
-            min(n.hidden, default=1) >= 1,
-            f"network.hidden must be widths of 1 or more, not {n.hidden}",
-        ),
-        (0 <= le.gamma <= 1, f"learner.gamma must be in [0, 1], not {le.gamma}"),
-        (
-            le.expert_items == 0 or len(c.demos) > 0,
-            f"learner.expert_items is {le.expert_items}, but no demonstrations are given:"
-            " add --demos NAME, or use the preset no-demos",
-        ),
-        (
-            le.expert_items > 0 or len(c.demos) == 0,
-            "demonstrations are given, but learner.expert_items is 0:"
-            " drop --demos or choose another preset",
-        ),
-        (
-            re.fullmatch(r"auto|cpu|cuda(:\d+)?", run.device) is not None,
-            f"run.device must be auto, cpu, cuda or cuda:N, not {run.device!r}",
-        ),
-    ]
-
-
 def validate(config: Config) -> Config:
     """config with every type checked, or a ConfigError that names the first setting at fault."""
     config = _build(Config, dataclasses.asdict(config), "")
-    for holds, rule in _bounds(config) + _relations(config):
+    for holds, rule in bounds(config) + relations(config):
         if not holds:
             raise ConfigError(rule)
     return config

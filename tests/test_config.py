@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookfurther import config as module
+from lookfurther import rules
 from lookfurther.config import Config, from_dict, from_json, replace, to_json, validate
 from lookfurther.errors import ConfigError
 
@@ -148,11 +149,11 @@ def test_no_rule_is_left_untried() -> None:
 
     def first_broken(overrides: dict[str, Any]) -> int:
         config = replace(GOOD, **overrides)
-        held = [holds for holds, _ in module._bounds(config) + module._relations(config)]
+        held = [holds for holds, _ in rules.bounds(config) + rules.relations(config)]
         return held.index(False)
 
-    rules = len(module._bounds(GOOD) + module._relations(GOOD))
-    assert sorted(map(first_broken, BROKEN.values())) == list(range(rules))
+    count = len(rules.bounds(GOOD) + rules.relations(GOOD))
+    assert sorted(map(first_broken, BROKEN.values())) == list(range(count))
 
 
 @pytest.mark.parametrize("name", ["actor__lanes", "replay__capacity", "replay__start"])
