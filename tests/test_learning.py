@@ -149,8 +149,11 @@ def test_cartpole_is_balanced_without_demonstrations(tmp_path: Path):
             "no-demos",
             tmp_path / "run",
             env="CartPole-v1",
-            run__steps=40_000,
+            run__steps=70_000,
             network__hidden=(128,),
+            learner__samples_per_insert=16.0,
+            learner__learning_rate=5e-4,
+            learner__target_period=100,
             run__evaluate_period=5_000,
             run__evaluate_episodes=10,
         )
