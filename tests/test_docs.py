@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from lookfurther import cli, errors
+from lookfurther.commands import train
 from lookfurther.config import Config, replace, validate
 from lookfurther.envs import describe
+from lookfurther.options import parse
 from lookfurther.presets import PRESETS, SCALES, preset
 from lookfurther.replay import Replay
 from lookfurther.runtime import folder, hardware, metrics
@@ -158,9 +160,9 @@ def understood_by_us(words: list[str]) -> None:
     if words[0] != "train":
         assert words[0] in ("--help", "--version") or (words[0] in cli.COMMANDS and not words[1:])
         return
-    name, scale, rest = cli.split(words[1:])
-    asked = cli.TrainOptions(preset(name, scale))
-    options = cli.parse(cli.TrainOptions, asked, [w for w in rest if w != "--help"], "docs")
+    name, scale, rest = train.split(words[1:])
+    asked = train.TrainOptions(preset(name, scale))
+    options = parse(train.TrainOptions, asked, [w for w in rest if w != "--help"], "docs")
     if "--help" not in rest:
         validate(options.config)
 

@@ -31,7 +31,17 @@ LAYERS = {
         "learner",
     ),
     "runtime": ("runtime",),
-    "commands": ("", "__main__", "cli", "agent", "evaluation", "plots", "animate"),
+    "commands": (
+        "",
+        "__main__",
+        "cli",
+        "options",
+        "commands",
+        "agent",
+        "evaluation",
+        "plots",
+        "animate",
+    ),
 }
 RANK = {name: rank for rank, names in enumerate(LAYERS.values()) for name in names}
 
@@ -113,7 +123,7 @@ def test_only_the_runtime_knows_ray() -> None:
 
 def test_settings_environments_and_the_command_line_start_without_torch() -> None:
     """In a fresh process: torch takes seconds to import, and `--help` should not wait for it."""
-    light = ("cli", "config", "presets", "errors", "types", "envs")
+    light = ("cli", "options", "commands", "config", "presets", "errors", "types", "envs")
     modules = [module for module in FILES if place(module) in light]
     assert {"lookfurther.config", "lookfurther.types"} <= set(modules)
     script = (

@@ -1,0 +1,64 @@
+"""lookfurther train PRESET [--scale SCALE] [--resume] [settings]"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from lookfurther.config import Config, validate
+from lookfurther.errors import ConfigError
+from lookfurther.options import parse
+from lookfurther.presets import PRESETS, preset
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Train an agent. Every setting of the configuration is an option."""
+
+    config: Annotated[Config, tyro.conf.arg(name="")]
+    resume: bool = False
+    """go on from the newest valid checkpoint of the run folder"""
+
+
+def run(words: list[str]) -> int:
+    """Train, draw the curve, and say how it went."""
+    name, scale, rest = split(words)
+    options = parse(
+        TrainOptions, TrainOptions(preset(name, scale)), rest, f"lookfurther train {name}"
+    )
+    config = validate(options.config)
+    from lookfurther.plots import learning_curve
+    from lookfurther.runtime.training import train
+
+    summary = train(config, resume=options.resume)
+    folder = summary.folder
+    learning_curve(folder / "metrics.jsonl", folder / "curve.png")
+    print(
+        f"{summary.step:,} steps, {summary.updates:,} updates, {summary.episodes:,} episodes in"
+        f" {summary.minutes:.1f} min; recent return {summary.return_mean:g},"
+        f" low-epsilon lanes {summary.return_low_epsilon:g}, best {summary.return_best:g}"
+    )
+    print(f"run folder: {folder}")
+    if summary.stopped != "done":
+        how = "more --run.minutes" if summary.stopped == "time" else "the same command"
+        print(f"stopped ({summary.stopped}): go on with {how} and --resume")
+    return 0
+
+
+def split(words: list[str]) -> tuple[str, str, list[str]]:
+    """(preset, scale, the remaining words): these two decide every other setting's default."""
+    words = list(words)
+    scale = "paper"
+    for i, word in enumerate(words):
+        if word == "--scale" or word.startswith("--scale="):
+            value = word.partition("=")[2] or (words[i + 1] if i + 1 < len(words) else "")
+            scale = value
+            del words[i : i + (1 if "=" in word else 2)]
+            break
+    if words and not words[0].startswith("-"):
+        return words[0], scale, words[1:]
+    if "-h" in words or "--help" in words:
+        return "apex-dqfd", scale, words
+    raise ConfigError(f"train needs a preset: one of {', '.join(PRESETS)}")

@@ -1,0 +1,36 @@
+"""Words of a command line into dataclasses, with errors of one line."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from typing import TypeVar
+
+import tyro
+
+from lookfurther.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def parse(kind: type[T], default: T, words: list[str], prog: str) -> T:
+    """Options into a dataclass; what does not fit becomes a ConfigError of one line."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(kind, default=default, args=words, prog=prog)
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        raise ConfigError(one_line(said.getvalue())) from None
+
+
+def one_line(box: str) -> str:
+    """The message and the suggested options of tyro's boxed error."""
+    lines = [line.strip("│╭╮╰╯─ \t") for line in box.splitlines()[1:-1]]
+    text = " ".join(line for line in lines if line)
+    message = re.split(r" Perhaps you meant| Argument helptext| For full helptext", text)[0]
+    meant = re.findall(r"(--[\w.-]+)", text.partition("Perhaps you meant")[2])
+    meant = [m for m in dict.fromkeys(meant) if m != "--help"][:3]
+    return message.rstrip(". ") + (f": did you mean {' or '.join(meant)}?" if meant else "")
