@@ -1,12 +1,16 @@
-"""The actors of Sec. 3.4: m lanes, each with its own epsilon, evaluated as one batch."""
+"""The actors of Sec. 3.4: lanes, each with its own epsilon, evaluated as one batch.
+
+All arithmetic is on tensors of fixed place and shape, so that on a GPU `choose` and `close` can
+each be one captured graph.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lookfurther.config import Config
 from lookfurther.exploration import LADDERS, epsilon_greedy
@@ -15,80 +19,120 @@ from lookfurther.priorities import PRIORITIES, initial_td_error
 from lookfurther.transforms import REWARDS, transform
 from lookfurther.types import END, FIRST, TERMINAL, TRUNCATED, Chunk, Spec, Step
 
+if TYPE_CHECKING:
+    from lookfurther.weights import Weights
 
-class Moment(NamedTuple):
-    """What the actor remembers of x_t until it knows what a_t led to."""
-
-    plane: np.ndarray
-    action: np.ndarray
-    mark: np.ndarray
-    q_a: Tensor
-    v: Tensor
+DROPPED = 128  # beside the marks of a slot: the episode before it failed
+WINDOW = ("q_a", "v", "rewards", "marks", "alive")
 
 
 class Actor:
-    """Chooses actions and turns what follows into Chunks with initial priorities."""
+    """Chooses actions and turns what follows into Chunks with initial priorities.
 
-    def __init__(
-        self, network: nn.Module, spec: Spec, config: Config, device: torch.device
-    ) -> None:
-        self.network, self.spec, self.device = network.to(device), spec, device
+    `load` takes what the environments answered; then `observe` gives the slot that this answer
+    completes, and `act` the next actions.
+    """
+
+    def __init__(self, weights: Weights, spec: Spec, config: Config, lanes: range) -> None:
+        self.weights, self.spec, self.lanes = weights, spec, lanes
+        device = self.device = weights.device
         self.horizons, self.gamma = config.replay.horizons, config.learner.gamma
         self.transform = transform(config.learner.transform, config.learner.transform_eps)
-        self.priority = PRIORITIES[config.learner.priority]
-        self.reward = REWARDS[config.environment.reward]
-        m, window = config.actor.lanes, max(self.horizons) + 1
-        self.epsilon = LADDERS[config.actor.ladder](m).float().to(device)
-        self.generator = torch.Generator(device).manual_seed(config.run.seed)
-        self.moment: Moment | None = None
+        self.priority_of = PRIORITIES[config.learner.priority]
+        self.reward_of = REWARDS[config.environment.reward]
+        ladder = LADDERS[config.actor.ladder](config.actor.lanes)
+        self.epsilon = ladder[lanes.start : lanes.stop].float().to(device)
+        self.generator = torch.Generator(device).manual_seed(config.run.seed + lanes.start)
+        m, window = len(lanes), max(self.horizons) + 1
+        dtype = getattr(torch, spec.dtype)
+        # What came in last.
+        self.x = torch.zeros(m, *spec.observation, dtype=dtype, device=device)
+        self.reward = torch.zeros(m, device=device)
+        self.mark = torch.zeros(m, dtype=torch.uint8, device=device)
+        # The slot that waits for the reward of its action.
+        self.slot = {
+            "plane": torch.zeros(m, *spec.plane, dtype=dtype, device=device),
+            "action": torch.zeros(m, dtype=torch.int64, device=device),
+            "mark": torch.zeros(m, dtype=torch.uint8, device=device),
+            "q_a": torch.zeros(m, device=device),
+            "v": torch.zeros(m, device=device),
+        }
+        # The slot closed last, kept apart: it may still be read while the next one is chosen.
+        self.closed = {k: torch.zeros_like(self.slot[k]) for k in ("plane", "action", "mark")}
+        self.closed["reward"] = torch.zeros(m, device=device)
+        self.closed["priority"] = torch.zeros(m, len(self.horizons), device=device)
         # The last `window` slots of each lane, oldest first; one not alive is never sampled.
         self.q_a = torch.zeros(m, window, device=device)
         self.v = torch.zeros(m, window, device=device)
         self.rewards = torch.zeros(m, window, device=device)
         self.marks = torch.zeros(m, window, dtype=torch.uint8, device=device)
         self.alive = torch.zeros(m, window, dtype=torch.bool, device=device)
+        self.sound = torch.ones((), dtype=torch.bool, device=device)  # values were all finite
         self.length = np.zeros(m, dtype=np.int64)  # slots of the lane's episode so far
+        self.forget = np.zeros(m, dtype=np.int64)
+        self._staging = _pinned(self.x, self.reward, self.mark) if device.type == "cuda" else None
 
-    @torch.no_grad()
-    def act(self, step: Step) -> np.ndarray:
-        """a_t [m] for the observations x_t just received."""
-        q = self.network(torch.from_numpy(step.observation).to(self.device)).float()
-        a = epsilon_greedy(q, self.epsilon, self.generator)
-        mark = step.first * FIRST + step.terminal * TERMINAL + step.truncated * TRUNCATED
-        plane = step.observation[:, -self.spec.plane[0] :]
-        action = a.cpu().numpy()
-        self.moment = Moment(plane, action, mark.astype(np.uint8), chosen(q, a), q.max(-1).values)
+    def load(self, step: Step) -> None:
+        """Take the environments' answer to the actions."""
+        self.show(step)
+        self.forget = np.where(step.dropped, self.length, 0)
         self.length = np.where(step.first, 1, self.length + 1)
-        return action
+
+    def show(self, step: Step) -> None:
+        """Take what the environments show to the device."""
+        mark = step.first * FIRST + step.terminal * TERMINAL + step.truncated * TRUNCATED
+        mark = (mark + step.dropped * DROPPED).astype(np.uint8)
+        arrays = [torch.from_numpy(a) for a in (step.observation, step.reward, mark)]
+        for i, (own, new) in enumerate(zip((self.x, self.reward, self.mark), arrays, strict=True)):
+            if self._staging is not None:  # only from pinned memory does a copy not wait
+                new = self._staging[i].copy_(new)
+            own.copy_(new, non_blocking=True)
+
+    def act(self) -> np.ndarray:
+        """a_t [m] for the observations x_t loaded last."""
+        self.choose()
+        return self.slot["action"].cpu().numpy().copy()
+
+    def observe(self) -> Chunk:
+        """The slot of x_t, its reward known from what was loaded last, and priorities now due."""
+        self.close()
+        return self.chunk()
 
     @torch.no_grad()
-    def observe(self, step: Step) -> Chunk:
-        """The slot of x_t, now that its reward is known, and the priorities that came due."""
-        assert self.moment is not None, "act before observe"
-        plane, action, mark, q_a, v = self.moment
-        reward = self.reward(torch.from_numpy(step.reward))
-        self._append(q_a, v, reward, torch.from_numpy(mark))
-        if step.dropped.any():
-            self.cut(step.dropped)
-        return Chunk(
-            plane=plane[None],
-            action=action[None],
-            reward=reward.numpy()[None],
-            mark=mark[None],
-            priority=self._initial_priorities().cpu().numpy()[None],
-            forget=np.where(step.dropped, self.length, 0),
-        )
+    def choose(self) -> None:
+        """Evaluate the network on x_t and choose a_t."""
+        with self.weights.autocast():
+            q = self.weights.computing(self.x).float()
+        a = epsilon_greedy(q, self.epsilon, self.generator)
+        self.slot["plane"].copy_(self.x[:, -self.spec.plane[0] :])
+        self.slot["action"].copy_(a)
+        self.slot["mark"].copy_(self.mark & ~DROPPED)
+        self.slot["q_a"].copy_(chosen(q, a))
+        self.slot["v"].copy_(q.max(-1).values)
+
+    @torch.no_grad()
+    def close(self) -> None:
+        """Append the slot of x_t to the window and compute the priorities of its oldest."""
+        slot = self.slot
+        alive = (slot["mark"] & END) == 0
+        new = (slot["q_a"], slot["v"], self.reward_of(self.reward), slot["mark"], alive)
+        for name, value in zip(WINDOW, new, strict=True):
+            window = getattr(self, name)
+            window.copy_(torch.cat([window[:, 1:], value.unsqueeze(-1)], -1))
+        self.alive &= ((self.mark & DROPPED) == 0).unsqueeze(-1)
+        for name in ("plane", "action", "mark"):
+            self.closed[name].copy_(slot[name])
+        self.closed["reward"].copy_(self.rewards[:, -1])
+        self.closed["priority"].copy_(self._initial_priorities())
+        self.sound &= torch.isfinite(self.closed["priority"]).all()
+
+    def chunk(self) -> Chunk:
+        """The slot closed last; its tensors are written again by the next `close`."""
+        return Chunk(**{k: v[None] for k, v in self.closed.items()}, forget=self.forget)
 
     def cut(self, lanes: np.ndarray) -> None:
         """The films of lanes [m] bool break off here: what is pending is never sampled."""
         self.alive[torch.from_numpy(lanes).to(self.device)] = False
-
-    def _append(self, q_a: Tensor, v: Tensor, reward: Tensor, mark: Tensor) -> None:
-        alive = (mark & END) == 0
-        new = {"q_a": q_a, "v": v, "rewards": reward, "marks": mark, "alive": alive}
-        for name, value in new.items():
-            window = getattr(self, name)
-            window.copy_(torch.cat([window[:, 1:], value.to(self.device).unsqueeze(-1)], -1))
 
     def _initial_priorities(self) -> Tensor:
         """[m, H] for the oldest slot of the window: above 0 where it may be sampled."""
@@ -104,22 +148,24 @@ class Actor:
             )
             for n in self.horizons
         ]
-        priority = self.priority(torch.stack(error, -1)).clamp(min=torch.finfo(torch.float32).tiny)
+        priority = self.priority_of(torch.stack(error, -1))
+        priority = priority.clamp(min=torch.finfo(torch.float32).tiny)
         return torch.where(self.alive[:, :1], priority, 0.0)
 
     def state(self) -> dict[str, Tensor]:
         """Everything, for a checkpoint, taken between `observe` and `act`."""
-        window = {name: getattr(self, name) for name in ("q_a", "v", "rewards", "marks", "alive")}
-        weights = {f"network.{name}": p for name, p in self.network.state_dict().items()}
+        window = {name: getattr(self, name) for name in WINDOW}
         random = {"generator": self.generator.get_state(), "length": torch.from_numpy(self.length)}
-        return window | weights | random
+        return window | random
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """The inverse of `state`."""
-        for name in ("q_a", "v", "rewards", "marks", "alive"):
+        for name in WINDOW:
             getattr(self, name).copy_(state[name])
         self.length = state["length"].numpy().copy()
         self.generator.set_state(state["generator"].cpu())
-        prefix = "network."
-        weights = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-        self.network.load_state_dict(weights)
+
+
+def _pinned(*tensors: Tensor) -> list[Tensor]:
+    """Page-locked host memory of the same shapes."""
+    return [torch.empty_like(t, device="cpu", pin_memory=True) for t in tensors]

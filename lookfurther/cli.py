@@ -12,6 +12,10 @@ from lookfurther.errors import ConfigError, LookFurtherError
 # name: (what may follow it, what it does); each is `run` of its module in lookfurther.commands.
 COMMANDS = {
     "train": ("PRESET --env ENV [--demos SET ...]", "train an agent"),
+    "report": ("RUN ... [--out DIR]", "a page of tables and figures from runs"),
+    "record": ("ENV [--name SET]", "play in the browser and keep the episodes"),
+    "bench": ("[PRESET] [--json FILE]", "measure what this machine does in a second"),
+    "demos": ("list | show | import | verify | ...", "demonstrations: get them, look at them"),
     "presets": ("", "the presets and scales, with their place in the paper"),
 }
 

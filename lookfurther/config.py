@@ -143,6 +143,8 @@ class Run:
     """auto, cpu, cuda or cuda:N"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """of the networks' arithmetic; weights stay float32. auto: bfloat16 where it is faster"""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """fuse the learner's arithmetic into compiled kernels, half a minute at the start. auto: GPU"""
     threads: int = 0
     """threads of the learner on a CPU; 0: chosen from the cores"""
     evaluate_period: int = 0

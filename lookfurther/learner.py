@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from lookfurther.aside import Aside
 from lookfurther.config import Learner as Settings
 from lookfurther.errors import TrainingDiverged
 from lookfurther.losses import clip_by_global_norm
 from lookfurther.objective import Objective
 from lookfurther.priorities import PRIORITIES
 from lookfurther.types import Batch
+from lookfurther.weights import Weights
 
 
 class Update(NamedTuple):
@@ -21,56 +24,114 @@ class Update(NamedTuple):
 
     priority: Tensor  # [B], for the items of the batch
     terms: dict[str, Tensor]  # scalars, on the device
+    sound: Tensor  # bool, on the device: loss and gradient were finite, else nothing was learned
 
 
 class Learner:
-    """theta^(k), theta^(k-1) and Adam."""
+    """theta^(k), theta^(k-1) and Adam.
+
+    `compiled` has the arithmetic fused into a few kernels, on a GPU: the same numbers but for
+    the order of additions.
+    """
 
     def __init__(
-        self, network: nn.Module, settings: Settings, device: torch.device, precision: torch.dtype
+        self,
+        network: nn.Module,
+        settings: Settings,
+        device: torch.device,
+        precision: torch.dtype,
+        compiled: bool = False,
     ) -> None:
-        self.settings, self.device, self.precision = settings, device, precision
+        self.settings, self.compiled = settings, compiled
         self.online = network.to(device)
-        self.target = copy.deepcopy(network).requires_grad_(False)
-        self.objective = Objective(settings)
+        self.target = copy.deepcopy(self.online).requires_grad_(False)
+        self.weights = Weights(self.online, precision)
+        self.target_weights = Weights(self.target, precision)
+        self.objective = Objective(settings, device)
+        self.aside = Aside(device)
         self.priority_of = PRIORITIES[settings.priority]
+        self.parameters = list(self.online.parameters())
         self.adam = torch.optim.Adam(
-            self.online.parameters(), lr=settings.learning_rate, eps=settings.adam_eps, fused=True
+            self.parameters,
+            lr=settings.learning_rate,
+            eps=settings.adam_eps,
+            capturable=device.type == "cuda",
+            fused=not compiled,
+            foreach=compiled,
         )
+        if compiled:
+            self.objective.compile()
+            self._descend = torch.compile(self._descend, dynamic=False)
         self.updates = 0
 
     def step(self, batch: Batch) -> Update:
         """One AdamStep of L, the target copy when due, and the updated priorities."""
-        with self._autocast():
-            gradients, td_error, terms = self.objective(self.online, self.target, batch)
-        gradients, norm = clip_by_global_norm(gradients, self.settings.max_gradient_norm)
-        if not torch.isfinite(norm + terms["loss"]):
-            raise TrainingDiverged(
-                f"loss {float(terms['loss'])} and gradient norm {float(norm)} at update"
-                f" {self.updates + 1} are not finite: the weights are left as they were before it"
+        update = self.advance(batch)
+        self.check(update.sound)
+        self.count()
+        return update
+
+    def advance(self, batch: Batch, tell: Callable[[Tensor], None] = lambda _: None) -> Update:
+        """The part of a step that a device does alone, without asking Python.
+
+        `tell` is given the priorities as soon as they are known, beside the rest.
+        """
+        after = self.settings.priority_after_step
+        with self.weights.autocast():
+            forward = self.objective.forward(
+                self.weights.computing, self.target_weights.computing, batch
             )
-        for p, g in zip(self.online.parameters(), gradients, strict=True):
-            p.grad = g
+            with self.aside.branch():
+                priority = self.priority_of(forward.td_error)
+                if not after:
+                    tell(priority)
+            gradients, share = self.objective.backward(forward, self.weights.parameters)
+        norm, sound = self._descend(gradients, forward.loss.detach())
+        self.aside.join()
+        if after:
+            priority = self.priority(batch)
+            tell(priority)
+        terms = forward.terms | {"gradient_norm": norm, "expert_share_of_gradient": share}
+        return Update(priority, terms, sound)
+
+    def _descend(self, gradients: list[Tensor], loss: Tensor) -> tuple[Tensor, Tensor]:
+        """Adam on the clipped gradient, or on none where that is not finite."""
+        gradients, norm = clip_by_global_norm(gradients, self.settings.max_gradient_norm)
+        sound = torch.isfinite(norm + loss)
+        for p, gradient in zip(self.parameters, gradients, strict=True):
+            p.grad = torch.where(sound, gradient.float(), 0.0)
+        if not self.compiled:  # the fused Adam skips a step by itself
+            self.adam.found_inf = (~sound).float()  # type: ignore[attr-defined]
         self.adam.step()
+        for p in self.parameters:
+            p.grad = None
+        self.weights.refresh()
+        return norm, sound
+
+    def count(self) -> None:
+        """One more update is made: copy theta to the target network when it is due."""
         self.updates += 1
-        if self.settings.priority_after_step:
-            td_error = self.td_error(batch)
         if self.updates % self.settings.target_period == 0:
-            self.target.load_state_dict(self.online.state_dict())
-        return Update(self.priority_of(td_error), terms | {"gradient_norm": norm})
+            self.target_weights.copy_(self.weights)
+
+    def check(self, sound: Tensor) -> None:
+        """Stop the run where a loss or a gradient was not finite."""
+        if not sound:
+            raise TrainingDiverged(
+                f"the loss or the gradient at update {self.updates + 1} is not finite: the"
+                " weights are left as they were before it"
+            )
 
     def td_error(self, batch: Batch) -> Tensor:
         """TD errors [B] at the current weights."""
-        with self._autocast():
-            return self.objective.td_error(self.online, self.target, batch)
+        with self.weights.autocast():
+            return self.objective.td_error(
+                self.weights.computing, self.target_weights.computing, batch
+            )
 
     def priority(self, batch: Batch) -> Tensor:
         """Priorities [B] at the current weights."""
         return self.priority_of(self.td_error(batch))
-
-    def _autocast(self) -> torch.autocast:
-        enabled = self.precision != torch.float32
-        return torch.autocast(self.device.type, self.precision, enabled=enabled)
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         """Everything, for a checkpoint: weights, target weights, Adam's moments."""
@@ -83,8 +144,8 @@ class Learner:
 
     def load_state(self, state: dict[str, dict[str, Tensor]], updates: int) -> None:
         """The inverse of `state`."""
-        self.online.load_state_dict(state["weights"])
-        self.target.load_state_dict(state["target"])
+        self.weights.load_state_dict(state["weights"])
+        self.target_weights.load_state_dict(state["target"])
         moments: dict[int, dict[str, Tensor]] = {}
         for key, value in state["adam"].items():
             index, _, name = key.partition(".")

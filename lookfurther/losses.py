@@ -53,6 +53,6 @@ def im_loss(q: Tensor, a: Tensor, e: Tensor, margin: float) -> Tensor:
 
 def clip_by_global_norm(gradients: list[Tensor], limit: float) -> tuple[list[Tensor], Tensor]:
     """g min(limit / |g|, 1) and |g|, the norm over all gradients together (Table 6)."""
-    norm = torch.stack([g.float().norm() for g in gradients]).norm()
+    norm = torch.stack([g.float().square().sum() for g in gradients]).sum().sqrt()
     scale = torch.clamp(limit / norm, max=1.0)
     return [g * scale for g in gradients], norm

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from lookfurther.aside import Aside
 from lookfurther.replay import Replay
 from lookfurther.types import Batch
 
@@ -17,14 +20,31 @@ class Mixture:
     ) -> None:
         self.agent, self.expert = agent, expert
         self.agent_items, self.expert_items = agent_items, expert_items
+        self.aside = Aside(agent.device)
 
     def sample(self) -> Batch:
         """Agent items first, expert items after them."""
-        agent = self.agent.sample(self.agent_items)
         if self.expert is None:
-            return agent
-        expert = self.expert.sample(self.expert_items)
-        return Batch(*(torch.cat(pair) for pair in zip(agent, expert, strict=True)))
+            return self.agent.sample(self.agent_items)
+        n = self.agent_items
+        shape = (2, n + self.expert_items, *self.agent.spec.observation)
+        planes = self.agent.planes
+        both = torch.empty(shape, dtype=planes.dtype, device=planes.device)
+        with self.aside.branch():
+            expert = self.expert.sample(self.expert_items, both[:, n:])
+        agent = self.agent.sample(n, both[:, :n])
+        self.aside.join()
+        return Batch(both, *self._join(agent[1:], expert[1:]))
+
+    def _join(self, agent: Sequence[Tensor], expert: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat(pair) for pair in zip(agent, expert, strict=True)]
+
+    def compile(self) -> None:
+        """Let the arithmetic of sampling run as a few compiled kernels."""
+        for replay in (self.agent, self.expert):
+            if replay is not None:
+                replay.compile()
+        self._join = torch.compile(self._join, dynamic=False)
 
     def update(self, item: Tensor, priority: Tensor) -> None:
         """Priorities [B] for the items [B] of the last sample."""

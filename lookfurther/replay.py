@@ -10,7 +10,7 @@ the bookkeeping there is. The expert replay is this class too, filled once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -45,6 +45,8 @@ class Replay:
         plane = math.prod(spec.plane)
         # The last row stays blank: it stands for the planes before an episode's start.
         self.planes = torch.zeros(slots + 1, plane, dtype=getattr(torch, spec.dtype), device=device)
+        # The same memory in the widest words that fit, in which rows are copied faster.
+        self.words = self.planes.view(word(self.planes[0].nbytes))
         self.actions = torch.zeros(slots, dtype=torch.int32, device=device)
         self.rewards = torch.zeros(slots, dtype=torch.float32, device=device)
         self.marks = torch.zeros(slots, dtype=torch.uint8, device=device)
@@ -79,32 +81,52 @@ class Replay:
         """Steps held."""
         return min(self.inserted, self.lanes * self.length)
 
-    def add(self, chunk: Chunk) -> None:
-        """Append k slots to every lane, over the oldest, and take the priorities that came due."""
-        k, m = chunk.action.shape
-        lane = torch.arange(m, device=self.device)
-        t = self.cursor + torch.arange(k, device=self.device).unsqueeze(-1)  # [k, m]
-        slot = self._slot(lane, t).view(-1)
-        plane = torch.from_numpy(chunk.plane).reshape(k * m, -1)
-        self.planes.index_copy_(0, slot, plane.to(self.device))
-        self.actions[slot] = torch.from_numpy(chunk.action).view(-1).to(self.device, torch.int32)
-        self.rewards[slot] = torch.from_numpy(chunk.reward).view(-1).to(self.device)
-        self.marks[slot] = torch.from_numpy(chunk.mark).view(-1).to(self.device)
-        self._retire(lane, t)
-        self._release(lane, t - self.lag, torch.from_numpy(chunk.priority).to(self.device))
-        self.cursor += k
-        self.inserted += k * m
-        if chunk.forget.any():
-            self._forget(chunk.forget)
+    def add(self, chunk: Chunk, first: int = 0) -> None:
+        """Append k slots to lanes first ... first + m, over the oldest; take priorities now due."""
+        self.write(chunk, first)
+        self.settle(chunk, first)
 
-    def sample(self, count: int) -> Batch:
-        """`count` items in proportion to their mass, one from each of `count` equal strata."""
+    def write(self, chunk: Chunk, first: int) -> None:
+        """The part of `add` that a device does alone, without asking Python."""
+        k, m = chunk.action.shape
+        lane = torch.arange(first, first + m, device=self.device)
+        t = self.cursor[first : first + m] + torch.arange(k, device=self.device).unsqueeze(-1)
+        slot = self._slot(lane, t).view(-1)
+        plane = self._tensor(chunk.plane).reshape(len(slot), -1)
+        self.words.index_copy_(0, slot, plane.view(self.words.dtype))
+        self.actions[slot] = self._tensor(chunk.action).reshape(-1).to(torch.int32)
+        self.rewards[slot] = self._tensor(chunk.reward).reshape(-1)
+        self.marks[slot] = self._tensor(chunk.mark).reshape(-1)
+        self._retire(lane, t)
+        self._release(lane, t - self.lag, self._tensor(chunk.priority))
+        self.cursor[first : first + m] += k
+
+    def settle(self, chunk: Chunk, first: int) -> None:
+        """The part of `add` that is Python's: count the steps, forget dropped episodes."""
+        self.inserted += chunk.action.shape[0] * chunk.action.shape[1]
+        for i in np.flatnonzero(chunk.forget).tolist():
+            self._forget(first + i, int(chunk.forget[i]))
+
+    def _tensor(self, array: np.ndarray | Tensor) -> Tensor:
+        return torch.as_tensor(array, device=self.device)
+
+    def sample(self, count: int, both: Tensor | None = None) -> Batch:
+        """`count` items in proportion to their mass, one from each of `count` equal strata.
+
+        `both` [2, count, *observation] takes the observations where it is given.
+        """
         u = torch.rand(count, generator=self.generator, device=self.device, dtype=torch.float64)
-        strata = torch.arange(count, device=self.device)
+        item, weights, *rest = self._draw(u)
+        return self._assemble(item, weights, rest, both)
+
+    def _draw(self, u: Tensor) -> tuple[Tensor, ...]:
+        """Items [B] for uniform numbers [B], their importance weights, and `_describe`."""
         total = self.tree.total
-        item = self.tree.find((strata + u) / count * total)
+        strata = torch.arange(len(u), device=self.device)
+        item = self.tree.find((strata + u) / len(u) * total)
         probability = self.tree.get(item) / total
-        return self._assemble(item, importance_weights(probability, self.settings.beta))
+        weights = importance_weights(probability, self.settings.beta)
+        return item, weights, *self._describe(item)
 
     def update(self, item: Tensor, priority: Tensor) -> None:
         """Give sampled items new priorities; what has become unsamplable since stays so."""
@@ -114,10 +136,15 @@ class Replay:
     def sweep(self, count: int) -> Iterator[Batch]:
         """Every samplable item once, in order, at most `count` at a time."""
         for item in self.tree.mass.nonzero().view(-1).split(count):
-            yield self._assemble(item, torch.ones(len(item), device=self.device))
+            weights = torch.ones(len(item), device=self.device)
+            yield self._assemble(item, weights, self._describe(item), None)
 
-    def _assemble(self, item: Tensor, weights: Tensor) -> Batch:
-        """The transitions of items [B], whole."""
+    def compile(self) -> None:
+        """Let the arithmetic of sampling run as a few compiled kernels."""
+        self._draw = torch.compile(self._draw, dynamic=False)
+
+    def _describe(self, item: Tensor) -> tuple[Tensor, ...]:
+        """Of items [B]: a, r, discount, e, and where the planes of x and x' lie [2, B, stack]."""
         h = len(self.settings.horizons)
         slot, n = item // h, self.horizons.take(item % h)
         lane, t = slot // self.length, slot % self.length
@@ -125,19 +152,28 @@ class Replay:
         reward, mark = self.rewards.take(ahead[:, :-1]), self.marks.take(ahead)
         r, discount, steps = n_step(reward, mark[:, 1:], n, self.gamma)
         e = ((mark[:, 0] & BEST) != 0).float()
-        # x' beside x: the planes they share are read from memory once.
-        both = self._observe(lane.repeat_interleave(2), torch.stack([t, t + steps], -1).view(-1))
-        x, x_next = both.view(-1, 2, *self.spec.observation).unbind(1)
-        return Batch(x, self.actions.take(slot).long(), r, discount, x_next, e, weights, item)
+        planes = self._stack(lane.expand(2, -1), torch.stack([t, t + steps]))
+        return self.actions.take(slot).long(), r, discount, e, planes
 
-    def _observe(self, lane: Tensor, t: Tensor) -> Tensor:
-        """[B, *observation]: the stacks that end at times t, blank before their episode's start."""
+    def _assemble(
+        self, item: Tensor, weights: Tensor, described: Sequence[Tensor], both: Tensor | None
+    ) -> Batch:
+        """The transitions of items [B], whole."""
+        a, r, discount, e, planes = described
+        if both is None:
+            shape = (2, len(item), *self.spec.observation)
+            both = torch.empty(shape, dtype=self.planes.dtype, device=self.device)
+        for out, slot in zip(both, planes, strict=True):
+            words = out.view(slot.numel(), -1).view(self.words.dtype)
+            torch.index_select(self.words, 0, slot.view(-1), out=words)
+        return Batch(both, a, r, discount, e, weights, item)
+
+    def _stack(self, lane: Tensor, t: Tensor) -> Tensor:
+        """[..., stack]: where the planes seen at times t lie, blank before an episode's start."""
         slot = self._slot(lane, t, self.back)
         first = ((self.marks.take(slot) & FIRST) != 0).float()
         # A plane is blank if a later plane of the stack opens the episode.
-        slot = torch.where(first @ self.later > 0, len(self.planes) - 1, slot)
-        planes = self.planes.index_select(0, slot.view(-1))
-        return planes.view(-1, *self.spec.observation)
+        return torch.where(first @ self.later > 0, len(self.planes) - 1, slot)
 
     def _slot(self, lane: Tensor, t: Tensor, offset: Tensor | None = None) -> Tensor:
         """Where time t of a lane is kept; with offsets [n], times t + offset as a last axis."""
@@ -162,13 +198,12 @@ class Replay:
         new = torch.where(allowed, mass(priority, self.settings.alpha, self.settings.offset), 0.0)
         self.tree.set(self._items(self._slot(lane, t)), new.view(-1))
 
-    def _forget(self, count: np.ndarray) -> None:
-        """Mass 0 for the newest count[lane] slots of each lane: their episode was dropped."""
-        for lane in np.flatnonzero(count).tolist():
-            n = min(int(count[lane]), self.length)
-            t = self.cursor[lane] - 1 - torch.arange(n, device=self.device)
-            item = self._items(lane * self.length + t % self.length)
-            self.tree.set(item, torch.zeros(len(item), dtype=torch.float64, device=self.device))
+    def _forget(self, lane: int, count: int) -> None:
+        """Mass 0 for the newest `count` slots of a lane: their episode was dropped."""
+        n = min(count, self.length)
+        t = self.cursor[lane] - 1 - torch.arange(n, device=self.device)
+        item = self._items(lane * self.length + t % self.length)
+        self.tree.set(item, torch.zeros(len(item), dtype=torch.float64, device=self.device))
 
     def state(self) -> dict[str, Tensor]:
         """Everything, for a checkpoint: views where a device allows, so nothing is doubled."""
@@ -206,3 +241,10 @@ class Replay:
         self.cursor.copy_(state["cursor"])
         self.inserted = int(state["inserted"])
         self.generator.set_state(state["generator"].cpu())
+
+
+def word(size: int) -> torch.dtype:
+    """The widest type of which `size` bytes are a whole number."""
+    return next(
+        dtype for dtype in (torch.int64, torch.int32, torch.uint8) if size % dtype.itemsize == 0
+    )

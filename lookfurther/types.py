@@ -1,7 +1,7 @@
 """Everything that flows between the parts, with shapes and units.
 
 Letters: m lanes (parallel environments), k steps in a chunk, B items in a batch, H horizons.
-NumPy on the way into the replay, tensors on the way out.
+NumPy from the environments, tensors from the actor on.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import numpy as np
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    Array = np.ndarray | Tensor
 
 # Marks of one slot of the film, or-ed together.
 FIRST = 1  # x_t opens an episode
@@ -63,22 +65,29 @@ class Chunk(NamedTuple):
     slot travel max(horizons) slots later. A priority of 0 means: never sample this item.
     """
 
-    plane: np.ndarray  # [k, m, *spec.plane]: the newest plane of x_t
-    action: np.ndarray  # [k, m] int64: a_t
-    reward: np.ndarray  # [k, m] float32: what followed a_t
-    mark: np.ndarray  # [k, m] uint8
-    priority: np.ndarray  # [k, m, H] float32, for the slots t - lag
+    plane: Array  # [k, m, *spec.plane]: the newest plane of x_t
+    action: Array  # [k, m] int64: a_t
+    reward: Array  # [k, m] float32: what followed a_t
+    mark: Array  # [k, m] uint8
+    priority: Array  # [k, m, H] float32, for the slots t - lag
     forget: np.ndarray  # [m] int64: so many of the slots already in the replay become unsamplable
 
 
 class Batch(NamedTuple):
     """B transitions t_i = (x_i, a_i, r'_i, x'_i, e_i) of mixed horizons (Sec. 3.4)."""
 
-    x: Tensor  # [B, *spec.observation]
+    both: Tensor  # [2, B, *spec.observation]: x, then x', one block for one forward pass
     a: Tensor  # [B] int64
     r: Tensor  # [B] float32: sum of gamma^j r_{t+j+1} over the steps taken
     discount: Tensor  # [B] float32: gamma^steps, 0 where x' is terminal
-    x_next: Tensor  # [B, *spec.observation]
     e: Tensor  # [B] float32: 1 if part of the best expert episode
     w: Tensor  # [B] float32: importance weights, the largest of each replay's share is 1
     item: Tensor  # [B] int64: where the priority goes back to
+
+    @property
+    def x(self) -> Tensor:
+        return self.both[0]
+
+    @property
+    def x_next(self) -> Tensor:
+        return self.both[1]

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from lookfurther.actor import Actor
 from lookfurther.config import Config
 from lookfurther.presets import preset
-from lookfurther.types import FIRST, TERMINAL, TRUNCATED, Spec, Step
+from lookfurther.types import FIRST, TERMINAL, TRUNCATED, Chunk, Spec, Step
+from lookfurther.weights import Weights
 
 SPEC = Spec("toy", (2,), 1, "float32", 3, 1.0)
 LAG = 4
@@ -27,6 +28,23 @@ class Linear(nn.Module):
 
 def settings(lanes: int, **overrides) -> Config:
     return preset("no-demos", env="toy", actor__lanes=lanes, replay__horizons=(1, LAG), **overrides)
+
+
+def actor_of(lanes: int, **overrides) -> Actor:
+    weights = Weights(Linear(), torch.float32)
+    return Actor(weights, SPEC, settings(lanes, **overrides), range(lanes))
+
+
+def act(actor: Actor, step: Step) -> np.ndarray:
+    """The actions for the first step; later ones were loaded by `observe`."""
+    if not actor.length.any():
+        actor.load(step)
+    return actor.act().copy()
+
+
+def observe(actor: Actor, step: Step) -> Chunk:
+    actor.load(step)
+    return Chunk(*(np.array(part) for part in actor.observe()))
 
 
 def random_steps(rng: np.random.Generator, count: int, lanes: int) -> list[Step]:
@@ -77,11 +95,11 @@ def test_initial_priorities_are_the_huber_td_loss_of_the_actors_own_values():
     rng = np.random.default_rng(0)
     lanes, count = 3, 60
     steps = random_steps(rng, count, lanes)
-    actor = Actor(Linear(), SPEC, settings(lanes), torch.device("cpu"))
+    actor = actor_of(lanes)
     actions, chunks = [], []
     for t in range(count - 1):
-        actions.append(actor.act(steps[t]))
-        chunks.append(actor.observe(steps[t + 1]))
+        actions.append(act(actor, steps[t]))
+        chunks.append(observe(actor, steps[t + 1]))
     assert all((c.priority == 0).all() for c in chunks[:LAG])
     for t in range(count - 1 - LAG):
         for lane in range(lanes):
@@ -95,10 +113,10 @@ def test_initial_priorities_are_the_huber_td_loss_of_the_actors_own_values():
 def test_a_slot_holds_what_was_seen_done_and_given():
     rng = np.random.default_rng(1)
     steps = random_steps(rng, 30, 2)
-    actor = Actor(Linear(), SPEC, settings(2), torch.device("cpu"))
+    actor = actor_of(2)
     for now, after in pairwise(steps):
-        action = actor.act(now)
-        chunk = actor.observe(after)
+        action = act(actor, now)
+        chunk = observe(actor, after)
         assert np.array_equal(chunk.plane[0], now.observation)
         assert np.array_equal(chunk.action[0], action)
         assert np.array_equal(chunk.reward[0], after.reward)
@@ -109,10 +127,10 @@ def test_a_slot_holds_what_was_seen_done_and_given():
 def test_clipped_rewards_are_clipped_before_they_are_summed():
     rng = np.random.default_rng(2)
     steps = random_steps(rng, 10, 2)
-    actor = Actor(Linear(), SPEC, settings(2, environment__reward="clip"), torch.device("cpu"))
+    actor = actor_of(2, environment__reward="clip")
     for now, after in pairwise(steps):
-        actor.act(now)
-        assert np.array_equal(actor.observe(after).reward[0], after.reward.clip(-1, 1))
+        act(actor, now)
+        assert np.array_equal(observe(actor, after).reward[0], after.reward.clip(-1, 1))
 
 
 def test_a_dropped_episode_releases_nothing_and_names_its_length():
@@ -123,11 +141,11 @@ def test_a_dropped_episode_releases_nothing_and_names_its_length():
     ]
     steps = [s._replace(first=np.array([t == 0])) for t, s in enumerate(steps)]
     steps[7] = steps[7]._replace(first=np.array([True]), dropped=np.array([True]))
-    actor = Actor(Linear(), SPEC, settings(1), torch.device("cpu"))
+    actor = actor_of(1)
     chunks = []
     for now, after in pairwise(steps):
-        actor.act(now)
-        chunks.append(actor.observe(after))
+        act(actor, now)
+        chunks.append(observe(actor, after))
     assert [int(c.forget[0]) for c in chunks] == [7 if t == 6 else 0 for t in range(19)]
     released = [bool((c.priority > 0).any()) for c in chunks]
     # Slots 0 and 1 went out before the fault at step 7 (and are forgotten); 2 to 6 never do.
@@ -137,13 +155,14 @@ def test_a_dropped_episode_releases_nothing_and_names_its_length():
 def test_state_makes_a_twin():
     rng = np.random.default_rng(4)
     steps = random_steps(rng, 30, 2)
-    one = Actor(Linear(), SPEC, settings(2), torch.device("cpu"))
+    one = actor_of(2)
     for now, after in pairwise(steps[:16]):
-        one.act(now)
-        one.observe(after)
-    two = Actor(Linear(), SPEC, settings(2, run__seed=7), torch.device("cpu"))
+        act(one, now)
+        observe(one, after)
+    two = actor_of(2, run__seed=7)
     two.load_state({k: v.clone() for k, v in one.state().items()})
+    two.show(steps[15])
     for now, after in pairwise(steps[15:]):
-        assert np.array_equal(one.act(now), two.act(now))
-        for ours, theirs in zip(one.observe(after), two.observe(after), strict=True):
+        assert np.array_equal(act(one, now), act(two, now))
+        for ours, theirs in zip(observe(one, after), observe(two, after), strict=True):
             assert np.array_equal(ours, theirs)

@@ -144,7 +144,7 @@ CARTPOLE = ["--env", "CartPole-v1"]
 @pytest.mark.parametrize(
     ("words", "code", "reason"),
     [
-        (["trian"], 2, "unknown command 'trian': choose one of train, presets"),
+        (["trian"], 2, "unknown command 'trian': choose one of train, "),
         (["train"], 2, "train needs a preset: one of apex-dqfd,"),
         (["train", "--env", "CartPole-v1"], 2, "train needs a preset"),
         (["train", "best"], 2, "unknown preset 'best': choose one of apex-dqfd,"),

@@ -16,7 +16,7 @@ PACKAGE = Path(lookfurther.types.__file__).parent
 
 # A name is a module of the package, or a folder with all it holds; "" is the package itself.
 LAYERS = {
-    "ground": ("types", "errors", "rules", "config", "presets"),
+    "ground": ("types", "errors", "rules", "config", "presets", "scores", "statistics"),
     "equations": ("transforms", "returns", "losses", "exploration", "priorities"),
     "parts": (
         "networks",
@@ -27,6 +27,8 @@ LAYERS = {
         "mixture",
         "demos",
         "play",
+        "weights",
+        "aside",
         "objective",
         "learner",
     ),
@@ -36,11 +38,16 @@ LAYERS = {
         "__main__",
         "cli",
         "options",
+        "bench",
         "commands",
+        "recorder",
         "agent",
         "evaluation",
         "plots",
         "animate",
+        "sheets",
+        "results",
+        "report",
     ),
 }
 RANK = {name: rank for rank, names in enumerate(LAYERS.values()) for name in names}
@@ -48,6 +55,12 @@ RANK = {name: rank for rank, names in enumerate(LAYERS.values()) for name in nam
 # Parts are ignorant of one another, but for these.
 ALLOWED = {
     ("learner", "objective"),
+    ("learner", "weights"),
+    ("weights", "networks"),
+    ("learner", "aside"),
+    ("objective", "aside"),
+    ("mixture", "aside"),
+    ("actor", "weights"),
     ("replay", "sumtree"),
     ("mixture", "replay"),
     ("demos", "envs"),

@@ -343,7 +343,7 @@ def test_returns_agree_with_counting_by_hand(lanes: list[list[Episode]]) -> None
             state = returns.state()
             returns = Returns(len(lanes), keep=5)
             returns.load_state(state)
-        returns.add(step)
+        returns.add(step, range(len(lanes)))
     every = finished(lanes, len(steps))
     recent = every[-5:]
     assert returns.episodes == len(every)
@@ -359,11 +359,11 @@ def test_returns_agree_with_counting_by_hand(lanes: list[list[Episode]]) -> None
 def test_the_state_is_a_copy() -> None:
     (first, second) = film([[([1.0, 1.0], "terminal")]])[:2]
     returns = Returns(1)
-    returns.add(first)
-    returns.add(second)
+    returns.add(first, range(1))
+    returns.add(second, range(1))
     state = returns.state()
     before = {name: array.copy() for name, array in state.items()}
-    returns.add(second)
+    returns.add(second, range(1))
     for name, array in state.items():
         np.testing.assert_array_equal(array, before[name])
 
@@ -376,10 +376,10 @@ def test_a_checkpoint_of_other_lanes_is_refused() -> None:
 def test_episodes_that_cannot_go_on_after_a_resume_begin_at_nothing() -> None:
     opening, *actions = film([[([1.0, 2.0], "terminal")], [([1.0, 2.0], "terminal")]])[:3]
     returns = Returns(2)
-    returns.add(opening)
-    returns.add(actions[0])
+    returns.add(opening, range(2))
+    returns.add(actions[0], range(2))
     returns.cut(np.array([False, True]))
-    returns.add(actions[1])
+    returns.add(actions[1], range(2))
     assert (returns.mean([0]), returns.mean([1])) == (3.0, 2.0)
 
 

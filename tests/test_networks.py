@@ -72,7 +72,7 @@ def test_only_differences_of_advantages_count(spec: Spec, shift: float) -> None:
     """f = V + A - mean A: a constant added to every advantage is gone, one added to V is not."""
     network, x = build(spec), observations(spec, 2)
     before = network(x).detach()
-    advantage, value = network.advantage[-1], network.value[-1]
+    advantage, value = network.advantage, network.value
     assert isinstance(advantage, nn.Linear)
     assert isinstance(value, nn.Linear)
     with torch.no_grad():
@@ -81,8 +81,8 @@ def test_only_differences_of_advantages_count(spec: Spec, shift: float) -> None:
         value.bias.add_(shift)
         torch.testing.assert_close(network(x), before + shift, rtol=1e-4, atol=1e-4)
     mean = network(x).mean(-1, keepdim=True)
-    features = network.torso(x.float() / spec.high)
-    torch.testing.assert_close(mean, network.value(features), rtol=1e-3, atol=1e-4)
+    hidden, _ = network.streams(network.torso(x.float() / spec.high))
+    torch.testing.assert_close(mean, network.value(hidden), rtol=1e-3, atol=1e-4)
 
 
 def test_the_standard_network_has_the_size_of_wang_et_al() -> None:

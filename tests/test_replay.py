@@ -12,6 +12,7 @@ from lookfurther.actor import Actor
 from lookfurther.presets import preset
 from lookfurther.replay import Replay
 from lookfurther.types import Chunk, Spec, Step
+from lookfurther.weights import Weights
 
 LANES = 3
 VECTOR = Spec("toy", (2,), 3, "float32", 4, 1.0)
@@ -22,11 +23,11 @@ class Mean(nn.Module):
 
     def __init__(self, actions: int) -> None:
         super().__init__()
-        self.actions = actions
+        self.slope = nn.Parameter(torch.linspace(-1, 1, actions) / 10)
 
     def forward(self, x: Tensor) -> Tensor:
         brightness = x.float().flatten(1).mean(1, keepdim=True)
-        return brightness * torch.linspace(-1, 1, self.actions) / 10
+        return brightness * self.slope
 
 
 class History:
@@ -54,13 +55,15 @@ def play(envs, actor: Actor, replay: Replay, history: History, turns: int) -> No
     step = history.steps[-1] if history.steps else envs.reset()
     if not history.steps:
         history.steps.append(step)
+        actor.load(step)
     for _ in range(turns):
-        actions = actor.act(step)
+        actions = actor.act()
         envs.send(actions)
         step = envs.recv()
         history.actions.append(actions)
         history.steps.append(step)
-        replay.add(actor.observe(step))
+        actor.load(step)
+        replay.add(actor.observe())
 
 
 def samplable(history: History, replay: Replay) -> set[tuple[int, int, int]]:
@@ -104,7 +107,8 @@ def test_every_item_equals_a_brute_force_history_of_real_emulator_streams(env: s
         "no-demos", env=env, actor__lanes=LANES, environment__cap=cap, environment__noops=3
     )
     envs = make_envs(env, settings.environment, LANES, 0, 1)
-    actor = Actor(Mean(envs.spec.actions), envs.spec, settings, torch.device("cpu"))
+    weights = Weights(Mean(envs.spec.actions), torch.float32)
+    actor = Actor(weights, envs.spec, settings, range(settings.actor.lanes))
     actor.epsilon.fill_(1.0)
     replay = Replay(envs.spec, LANES, LANES * 53, settings.replay, settings.learner.gamma)
     history, compared = History(), 0

@@ -63,8 +63,30 @@ def memory_left(on: torch.device) -> int:
     return int(fields["MemAvailable"].split()[0]) * 1024
 
 
-def check_memory(config: Config, agent: int, expert: int, on: torch.device) -> None:
-    """Refuse replays, of so many bytes, that do not fit before any of it is taken."""
+def arithmetic(config: Config) -> tuple[torch.device, torch.dtype, bool]:
+    """What the learner computes on, in which precision, and whether by compiled kernels."""
+    on = device(config.run.device)
+    torch.backends.cudnn.benchmark = True  # shapes never change: let it choose the fastest kernels
+    return on, precision(config.run.precision, on), compiles(config)
+
+
+def compiles(config: Config) -> bool:
+    """Whether kernels are compiled: auto does so where it pays, on a GPU."""
+    on_gpu = device(config.run.device).type == "cuda"
+    return {"auto": on_gpu, "on": True, "off": False}[config.run.compile]
+
+
+def groups(config: Config) -> int:
+    """Groups of lanes that take turns: with a GPU one acts while the other's games step."""
+    atari, even = config.env.startswith("ALE/"), config.actor.lanes % 2 == 0
+    return 2 if atari and even and device(config.run.device).type == "cuda" else 1
+
+
+def replay_device(config: Config, agent: int, expert: int) -> torch.device:
+    """Where replays of so many bytes go: beside the learner where they fit, else host memory."""
+    on = device(config.run.device)
+    if on.type == "cuda" and agent + expert > 0.9 * memory_left(on):
+        on = torch.device("cpu")
     left = memory_left(on)
     room = 0.9 * left
     if agent + expert > room:
@@ -73,6 +95,7 @@ def check_memory(config: Config, agent: int, expert: int, on: torch.device) -> N
             f"the replays need {gib(agent + expert)}, {on} has {gib(left)} left: lower"
             f" --replay.capacity to {fits:,} or below"
         )
+    return on
 
 
 def gib(size: int) -> str:

@@ -2,61 +2,172 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lookfurther.actor import Actor
 from lookfurther.envs import Envs
+from lookfurther.runtime.captured import Captured
 from lookfurther.runtime.metrics import Returns
 from lookfurther.types import Chunk, Step
+from lookfurther.weights import Weights
 
 
-class LocalSource:
-    """The source of Chunks: start a step everywhere, collect what came of it, take new weights."""
+class Group:
+    """Lanes that step together: their environments, their actor, and what they saw last.
+
+    On a GPU the actor has a stream of its own that goes before the learner's.
+    """
 
     def __init__(self, envs: Envs, actor: Actor) -> None:
         self.envs, self.actor = envs, actor
-        self.returns = Returns(envs.lanes)
-        self.step: Step = envs.reset()
+        self.choose = Captured(actor.choose, actor.device, [actor.generator])
+        self.close = Captured(actor.close, actor.device)
+        self.cuda = actor.device.type == "cuda"
+        self.stream: Any = None
+        if self.cuda:
+            self.stream = torch.cuda.Stream(actor.device, priority=-1)
+            self.chosen = torch.cuda.Event(blocking=True)
+            self.read = torch.cuda.Event()
+            self.actions = torch.empty_like(actor.slot["action"], device="cpu", pin_memory=True)
+        self.step = envs.reset()
+        with self.beside():
+            actor.load(self.step)
+
+    def resume(self, step: Step, going: np.ndarray) -> None:
+        """Take up a checkpoint's observations; lanes that do not go on have begun anew."""
+        self.step = step
+        with self.beside():
+            self.actor.show(step)
+            self.actor.cut(~going)
+        self.actor.length = np.where(going, self.actor.length, 1)
 
     def start(self) -> None:
         """Act on the last observations; environments step on their own from here."""
-        self.envs.send(self.actor.act(self.step))
+        with self.beside():
+            self.choose()
+            if self.cuda:
+                self.actions.copy_(self.actor.slot["action"], non_blocking=True)
+                self.chosen.record(self.stream)
+        if self.cuda:
+            self.chosen.synchronize()
+            self.envs.send(self.actions.numpy())
+        else:
+            self.envs.send(self.actor.slot["action"].numpy())
 
     def collect(self) -> Chunk:
         """Wait for the environments and hand over the slot that is now complete."""
         self.step = self.envs.recv()
-        self.returns.add(self.step)
-        return self.actor.observe(self.step)
+        with self.beside():
+            self.actor.load(self.step)
+            if self.cuda:
+                self.stream.wait_event(self.read)
+            self.close()
+        if self.cuda:  # what reads the chunk comes after what wrote it
+            torch.cuda.current_stream().wait_stream(self.stream)
+        return self.actor.chunk()
 
-    def load_weights(self, network: nn.Module) -> None:
-        """Act with this network's weights from the next step on."""
-        self.actor.network.load_state_dict(network.state_dict())
+    def beside(self) -> AbstractContextManager[Any]:
+        """The actor's own stream."""
+        return torch.cuda.stream(self.stream) if self.cuda else nullcontext()
+
+    def release(self) -> None:
+        """The chunk handed over has been read: `close` may write its place again."""
+        if self.cuda:
+            self.read.record()
+
+
+class LocalSource:
+    """The source of Chunks: start a step, collect what came of another, take new weights.
+
+    With several groups of lanes one acts while the others' environments step.
+    """
+
+    def __init__(self, groups: Sequence[Group], weights: Weights) -> None:
+        self.groups, self.weights = list(groups), weights
+        self.lanes = sum(len(group.actor.lanes) for group in self.groups)
+        self.returns = Returns(self.lanes)
+        self.turn = 0  # whose turn it is to act
+        self.begun = False
+
+    def start(self) -> None:
+        """Let the group whose turn it is act."""
+        if not self.begun:  # the others must be stepping when they are waited for
+            for group in self.groups[1:]:
+                group.start()
+            self.begun = True
+        self.groups[self.turn].start()
+
+    def collect(self) -> tuple[Chunk, Group]:
+        """The next group's slot, and the group."""
+        self.turn = (self.turn + 1) % len(self.groups)
+        group = self.groups[self.turn]
+        chunk = group.collect()
+        self.returns.add(group.step, group.actor.lanes)
+        return chunk, group
+
+    def load_weights(self, weights: Weights) -> None:
+        """Act with these weights from the next step on."""
+        streams = [group.stream for group in self.groups if group.cuda]
+        for stream in streams:  # an actor may be reading the old ones
+            torch.cuda.current_stream().wait_stream(stream)
+        self.weights.copy_(weights)
+        for stream in streams:
+            stream.wait_stream(torch.cuda.current_stream())
+
+    @property
+    def sound(self) -> bool:
+        """Whether every value and n-step return was finite; on a GPU this waits for them."""
+        return all(bool(group.actor.sound) for group in self.groups)
 
     def low_epsilon(self) -> np.ndarray:
         """The least exploring quarter of the lanes."""
-        order = torch.argsort(self.actor.epsilon, stable=True).cpu().numpy()
+        epsilon = torch.cat([group.actor.epsilon for group in self.groups])
+        order = torch.argsort(epsilon, stable=True).cpu().numpy()
         return order[: max(1, len(order) // 4)]
 
     def state(self, in_flight: bool = True) -> dict[str, dict[str, Tensor]]:
         """Everything, for a checkpoint; without `in_flight`, all but the environments."""
-        arrays = {"envs": self.envs.state() if in_flight else {}, "returns": self.returns.state()}
-        tensors = {
-            name: {key: torch.from_numpy(np.ascontiguousarray(a)) for key, a in state.items()}
-            for name, state in arrays.items()
-        }
-        return {"actor": self.actor.state(), **tensors}
+        files: dict[str, dict[str, Tensor]] = {"actor": {}, "envs": {}}
+        for i, group in enumerate(self.groups):
+            files["actor"] |= {f"{i}.{k}": v for k, v in group.actor.state().items()}
+            envs = group.envs.state() if in_flight else {}
+            files["envs"] |= {f"{i}.{k}": _tensor(v) for k, v in envs.items()}
+        files["actor"] |= {f"network.{k}": v for k, v in self.weights.network.state_dict().items()}
+        files["returns"] = {k: _tensor(v) for k, v in self.returns.state().items()}
+        return files
 
     def load_state(self, state: dict[str, dict[str, Tensor]]) -> int:
         """The inverse of `state`; gives the number of lanes whose episode could not go on."""
-        self.actor.load_state(state["actor"])
         self.returns.load_state({key: value.numpy() for key, value in state["returns"].items()})
-        going = np.zeros(self.envs.lanes, bool)
-        if state["envs"]:
-            self.step, going = self.envs.restore({k: v.numpy() for k, v in state["envs"].items()})
-        else:  # saved when an environment failed
-            self.step = self.envs.reset()
-        self.actor.cut(~going)
+        self.weights.load_state_dict(_under(state["actor"], "network"))
+        going = np.zeros(self.lanes, bool)
+        for i, group in enumerate(self.groups):
+            if actor := _under(state["actor"], str(i)):
+                group.actor.load_state(actor)
+            lanes = slice(group.actor.lanes.start, group.actor.lanes.stop)
+            if envs := _under(state["envs"], str(i)):
+                step, going[lanes] = group.envs.restore({k: v.numpy() for k, v in envs.items()})
+            else:  # these cannot be taken up, or were saved when one failed
+                step = group.envs.reset()
+            group.resume(step, going[lanes])
         self.returns.cut(~going)
         return int((~going).sum())
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix.`, without it."""
+    return {
+        name.removeprefix(f"{prefix}."): value
+        for name, value in tensors.items()
+        if name.startswith(f"{prefix}.")
+    }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
-from torch import Tensor
 
 from lookfurther.config import Config
 from lookfurther.errors import CheckpointError, EnvironmentFault, TrainingDiverged
@@ -16,12 +16,14 @@ from lookfurther.learner import Learner
 from lookfurther.mixture import Mixture
 from lookfurther.runtime import checkpoint
 from lookfurther.runtime.best import Best
+from lookfurther.runtime.captured import Backlog, Captured
 from lookfurther.runtime.folder import RunFolder
-from lookfurther.runtime.local import LocalSource
+from lookfurther.runtime.local import Group, LocalSource
 from lookfurther.runtime.metrics import Clock, Metrics, memory_gib
 from lookfurther.runtime.progress import Progress
 from lookfurther.runtime.rate import updates_due
 from lookfurther.runtime.signals import StopSignals
+from lookfurther.runtime.updates import Updates
 
 
 class Summary(NamedTuple):
@@ -56,8 +58,10 @@ class Loop:
         self.best, self.progress = best, progress
         self.evaluation: dict[str, float] = {}  # the last one, until it is reported
         self.clock = Clock()
-        self.sums: dict[str, Tensor] = {}
-        self.counted = 0  # updates in `sums`
+        self.updates = Updates(mixture, learner)
+        self.backlog = Backlog(self.updates.device)
+        self.writes = [self._write(group) for group in source.groups]
+        self.waits = {"wait_environments": 0.0, "wait_learner": 0.0}  # seconds
         self.last_save = 0.0
         self.logged = 0  # the step of the last report
 
@@ -87,7 +91,7 @@ class Loop:
     def _turns(self, metrics: Metrics, signals: StopSignals) -> str:
         run = self.config.run
         self.progress.start()
-        self.clock.rates(step=self.step, updates=self.learner.updates)
+        self.clock.rates(step=self.step, updates=self.learner.updates, **self.waits)
         while self.step < run.steps:
             before = self.step
             self.turn()
@@ -111,42 +115,58 @@ class Loop:
         self.logged = self.step
 
     def turn(self) -> None:
-        """One step of every lane, and the updates that are due meanwhile."""
+        """One step of a group of lanes, and the updates that are due meanwhile."""
         self.source.start()
-        while self.learner.updates < updates_due(self.config, self.step):
+        with self._waiting("wait_learner"):
+            self.backlog.wait()
+            self.learn()
+        with self._waiting("wait_environments"):
+            chunk, group = self.source.collect()
+        before = self.step
+        self.writes[self.source.turn]()
+        self.mixture.agent.settle(chunk, group.actor.lanes.start)
+        group.release()
+        self.backlog.add()
+        if self.updates.device.type == "cpu":
+            self.check()
+        period = self.config.actor.lanes * self.config.actor.weights_period
+        if crossed(before, self.step, period):
+            self.source.load_weights(self.learner.weights)
+
+    def learn(self) -> None:
+        """The updates that are due."""
+        due = updates_due(self.config, self.step) - self.learner.updates
+        if due > 0:
             if self.source.returns.dropped and not self.mixture.agent.tree.total:
                 raise EnvironmentFault("every episode was dropped: nothing is left to learn from")
-            self.update()
-        chunk = self.source.collect()
-        if not np.isfinite(chunk.priority).all():
+            self.updates.run(due)
+
+    def check(self) -> None:
+        """Stop where anything was not finite; on a GPU this waits for its work."""
+        self.updates.check()
+        if not self.source.sound:
             raise TrainingDiverged(
                 f"the network's values or n-step returns at step {self.step:,} are not finite"
             )
-        self.mixture.agent.add(chunk)
-        lanes, period = self.config.actor.lanes, self.config.actor.weights_period
-        if self.step // lanes % period == 0:
-            self.source.load_weights(self.learner.online)
 
-    def update(self) -> None:
-        """One pass of Algorithm 1's inner loop."""
-        batch = self.mixture.sample()
-        priority, terms = self.learner.step(batch)
-        self.mixture.update(batch.item, priority)
-        n = self.mixture.agent_items
-        terms = terms | {"priority_agent": priority[:n].mean()}
-        if self.mixture.expert is not None:
-            terms = terms | {"priority_expert": priority[n:].mean()}
-        for name, value in terms.items():
-            self.sums[name] = self.sums[name] + value if name in self.sums else value
-        self.counted += 1
+    def _write(self, group: Group) -> Captured:
+        """Adding a group's chunk to the replay."""
+        agent, actor = self.mixture.agent, group.actor
+        first = actor.lanes.start
+        return Captured(lambda: agent.write(actor.chunk(), first), self.updates.device)
+
+    @contextmanager
+    def _waiting(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.waits[name] += time.perf_counter() - start
 
     def report(self) -> dict[str, Any]:
         """The metrics since the last report."""
+        self.check()
         returns, config = self.source.returns, self.config
-        rates = self.clock.rates(step=self.step, updates=self.learner.updates)
+        rates = self.clock.rates(step=self.step, updates=self.learner.updates, **self.waits)
         learned = self.learner.updates * config.batch
-        means = {name: float(value) / self.counted for name, value in self.sums.items()}
-        self.sums, self.counted = {}, 0
         return {
             "step": self.step,
             "frames": self.step
@@ -164,7 +184,9 @@ class Loop:
             "length_mean": returns.length(),
             "replay_fill": len(self.mixture.agent) / config.replay.capacity,
             "memory_gib": memory_gib(),
-        } | means
+            **{name: rates[name] for name in self.waits},
+            **self.updates.means(),
+        }
 
     def _save_is_due(self, before: int) -> bool:
         run = self.config.run
@@ -182,6 +204,7 @@ class Loop:
         self.last_save = self.clock.seconds()
 
     def _publish(self, in_flight: bool = True) -> None:
+        self.check()
         files = {
             **self.learner.state(),
             "agent_replay": self.mixture.agent.state(),

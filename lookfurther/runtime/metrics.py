@@ -187,13 +187,15 @@ class Returns:
         self.dropped = 0
         self.best = math.nan
 
-    def add(self, step: Step) -> None:
-        """Takes the environments' answer to one action of each lane."""
-        self._return += step.reward
-        self._length += 1
-        self.cut(step.first)
+    def add(self, step: Step, lanes: range) -> None:
+        """Takes the environments' answer to one action of each of `lanes`."""
+        here = slice(lanes.start, lanes.stop)
+        self._return[here] += step.reward
+        self._length[here] += 1
+        self._return[here][step.first] = 0.0
+        self._length[here][step.first] = 0
         self.dropped += int(step.dropped.sum())
-        for lane in np.flatnonzero(step.terminal | step.truncated):
+        for lane in lanes.start + np.flatnonzero(step.terminal | step.truncated):
             self._recent.append((float(self._return[lane]), int(self._length[lane]), int(lane)))
             self.best = float(np.fmax(self.best, self._return[lane]))
             self.episodes += 1

@@ -1,0 +1,156 @@
+"""On a GPU: eager = compiled = captured, GPU = CPU, and where the time of an update goes.
+
+    python -m benchmarks.gpu [--check] [--profile] [--preset NAME] [--json FILE]
+
+`--check` makes the same updates three ways from one seed and compares the weights; it also holds
+the folded convolutions and the actor against the CPU. `--profile` lists the kernels of an update
+beside the arithmetic and memory floor. `lookfurther bench` measures the rates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from lookfurther.bench import Bench
+from lookfurther.config import Config, replace
+from lookfurther.networks import FoldedConv, builder
+from lookfurther.presets import preset
+from lookfurther.runtime.updates import Updates
+from lookfurther.types import Spec
+
+ATARI = Spec("ALE/MontezumaRevenge-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
+CUDA = torch.device("cuda")
+PEAK_FLOPS, PEAK_BYTES = 790e12, 4.2e12  # bf16 products and copies measured on an H200
+
+
+def small(name: str, **settings: Any) -> Config:
+    """A run whose replay fills in a moment."""
+    base = preset(name, env=ATARI.env, demos=("noise",), actor__lanes=8, replay__capacity=16_000)
+    return replace(base, run__device="cuda", **settings)
+
+
+def weights_after(config: Config, updates: int, captured: bool) -> torch.Tensor:
+    """The weights that so many updates lead to."""
+    bench = Bench(config, 0.0)
+    work = Updates(bench._mixture(ATARI), bench._learner(ATARI))
+    if not captured:
+        work.advance = work._beside  # type: ignore[method-assign]
+    work.run(updates)
+    work.check()
+    return torch.cat([p.detach().flatten() for p in work.learner.parameters])
+
+
+def check_updates(precision: str, updates: int = 8) -> dict[str, float]:
+    """Largest difference of weights against eager, in units of one Adam step."""
+    named = {"eager": ("off", False), "captured": ("off", True), "compiled": ("on", True)}
+    found = {}
+    for name, (compiled, captured) in named.items():
+        config = small("apex-dqfd", run__precision=precision, run__compile=compiled)
+        torch.manual_seed(0)
+        found[name] = weights_after(config, updates, captured)
+    step = preset("apex-dqfd").learner.learning_rate
+    apart = lambda name: (found[name] - found["eager"]).abs()  # noqa: E731
+    return {
+        f"{precision} {name} {how}": float(measure(apart(name))) / step
+        for name in ("captured", "compiled")
+        for how, measure in {"max": torch.max, "mean": torch.mean}.items()
+    }
+
+
+def check_convolutions() -> dict[str, float]:
+    """Largest difference of a folded convolution on the GPU from a plain one on the CPU."""
+    found = {}
+    for sizes in ((4, 32, 8, 4), (32, 64, 4, 2)):
+        fold = FoldedConv(*sizes)
+        x = torch.rand(8, sizes[0], 84 if sizes[3] == 4 else 20, 84 if sizes[3] == 4 else 20)
+        near = fold(x)
+        far = copy.deepcopy(fold).to(CUDA)(x.to(CUDA)).cpu()
+        found[f"convolution {sizes}"] = float((near - far).abs().max())
+    return found
+
+
+def flops(network: nn.Module) -> float:
+    """Multiplications and additions of one forward pass of one observation."""
+    total = 0.0
+
+    def count(module: nn.Module, _: Any, out: Any) -> None:
+        nonlocal total
+        if isinstance(module, nn.Conv2d):
+            kernel = math.prod(module.kernel_size) * module.in_channels
+            total += 2 * kernel * out[0].numel()
+        elif isinstance(module, nn.Linear):
+            total += 2 * module.in_features * module.out_features
+
+    hooks = [m.register_forward_hook(count) for m in network.modules()]
+    network(torch.zeros(1, *ATARI.observation, dtype=torch.uint8))
+    for hook in hooks:
+        hook.remove()
+    batched = sum(2 * p.numel() for n, p in network.named_parameters() if ".weights." in n)
+    return total + batched
+
+
+def floor(config: Config) -> dict[str, float]:
+    """Least microseconds of an update: 256 x and x' forward and back, x' of the target forward."""
+    network = builder(config.network)(ATARI)
+    passes = 2 * config.batch * 3 + config.batch
+    weights = sum(p.numel() for p in network.parameters())
+    adam = weights * (3 * 4 * 2 + 2 + 2)  # read and write p, m, v; write bf16, read the gradient
+    planes = 2 * config.batch * math.prod(ATARI.observation) * 2
+    return {
+        "arithmetic_us": flops(network) * passes / PEAK_FLOPS * 1e6,
+        "memory_us": (adam + planes) / PEAK_BYTES * 1e6,
+    }
+
+
+def profile(config: Config) -> list[tuple[float, int, str]]:
+    """(microseconds, calls, kernel) of an update, the longest first."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as record
+
+    bench = Bench(config, 0.0)
+    work = Updates(bench._mixture(ATARI), bench._learner(ATARI))
+    work.run(8)
+    torch.cuda.synchronize()
+    with record(activities=[ProfilerActivity.CUDA]) as trace:
+        work.run(10)
+        torch.cuda.synchronize()
+    rows = [
+        (event.self_device_time_total / 10, event.count // 10, event.key)
+        for event in trace.key_averages()
+        if event.self_device_time_total > 0
+    ]
+    return sorted(rows, reverse=True)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--check", action="store_true")
+    options.add_argument("--profile", action="store_true")
+    options.add_argument("--preset", default="apex-dqfd-deeper")
+    options.add_argument("--json")
+    asked = options.parse_args()
+    figures: dict[str, Any] = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
+    if asked.check:
+        figures |= check_convolutions() | check_updates("float32") | check_updates("bfloat16")
+    if asked.profile:
+        config = replace(small(asked.preset), actor__lanes=128, replay__capacity=2_000_000)
+        figures["floor"] = floor(config)
+        figures["kernels"] = profile(config)
+        for microseconds, calls, name in figures["kernels"][:45]:
+            print(f"{microseconds:8.1f} us  {calls:3d}  {name[:110]}")
+        print(f"{sum(row[0] for row in figures['kernels']):8.1f} us in all")
+    print(json.dumps({k: v for k, v in figures.items() if k != "kernels"}, indent=2))
+    if asked.json:
+        with open(asked.json, "w") as file:
+            json.dump(figures, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Branches of work: what a GPU may do beside what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class Aside:
+    """A stream for work that what follows does not need at once; a CPU does it on the spot.
+
+    Tensors that the branch reads must stay referenced until it has joined.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    @contextmanager
+    def branch(self) -> Iterator[None]:
+        """Work given here begins after what came before, and runs beside what comes after."""
+        if self.stream is None:
+            yield
+            return
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            yield
+
+    def join(self) -> None:
+        """What comes after this follows the branch."""
+        if self.stream is not None:
+            torch.cuda.current_stream().wait_stream(self.stream)

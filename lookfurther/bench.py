@@ -1,0 +1,219 @@
+"""What this machine does in a second: the parts of a run, alone and together.
+
+Every measurement uses the parts that training uses. The replay is filled with noise to its
+capacity, so that sampling costs what it costs late in a run; demonstrations are noise too.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from lookfurther.config import Config, replace, to_json
+from lookfurther.demos.episodes import Episode
+from lookfurther.envs import Envs
+from lookfurther.learner import Learner
+from lookfurther.mixture import Mixture
+from lookfurther.networks import builder
+from lookfurther.replay import Replay
+from lookfurther.runtime import hardware
+from lookfurther.runtime.assembly import build_envs, build_mixture, build_source, training_envs
+from lookfurther.runtime.captured import Captured
+from lookfurther.runtime.local import LocalSource
+from lookfurther.runtime.loop import Loop
+from lookfurther.runtime.metrics import memory_gib
+from lookfurther.runtime.updates import Updates
+from lookfurther.types import Spec
+
+EXPERT_STEPS = 2_000
+WARM = 8  # turns before a measurement: kernels are chosen, compiled and recorded in them
+
+
+class Bench:
+    """The measurements, each in figures per second."""
+
+    def __init__(self, config: Config, seconds: float) -> None:
+        self.config, self.seconds = config, seconds
+        self.device, self.precision, self.compiled = hardware.arithmetic(config)
+        torch.manual_seed(config.run.seed)
+        torch.set_num_threads(hardware.learner_threads(config))
+
+    def environments(self) -> dict[str, float]:
+        """The bare environments, all lanes together, with random actions."""
+        lanes, random = self.config.actor.lanes, np.random.default_rng(0)
+        with closing(build_envs(self.config.env, self.config, lanes, 0)) as envs:
+            actions = envs.spec.actions
+            envs.reset()
+
+            def turn() -> None:
+                envs.send(random.integers(0, actions, lanes))
+                envs.recv()
+
+            return {"steps": lanes * self._rate(turn)}
+
+    def actor(self) -> dict[str, float]:
+        """The same environments with the network acting, and chunks with priorities coming out."""
+        with self._source() as (source, _):
+
+            def turn() -> None:
+                source.start()
+                source.collect()
+
+            lanes = self.config.actor.lanes / len(source.groups)
+            return {"steps": lanes * self._rate(turn)}
+
+    def learner(self) -> dict[str, float]:
+        """Whole updates: sampling from a full replay, the step, the priorities."""
+        updates = Updates(self._mixture(self._spec()), self._learner(self._spec()))
+        rate = self._rate(lambda: updates.run(1))
+        updates.check()
+        return {"updates": rate}
+
+    def replay(self) -> dict[str, float]:
+        """Sampling a batch and giving priorities back, and adding a step of every lane."""
+        mixture = self._mixture(self._spec())
+
+        def sample() -> None:
+            batch = mixture.sample()
+            mixture.update(batch.item, batch.w)
+
+        replays = [r for r in (mixture.agent, mixture.expert) if r is not None]
+        turn = Captured(sample, mixture.agent.device, [r.generator for r in replays])
+        items = self.config.batch * self._rate(turn)
+        return {"items": items, "bytes_per_step": mixture.agent.bytes / self.config.replay.capacity}
+
+    def together(self, steps: float, updates: float) -> dict[str, float]:
+        """Acting and learning at once, at the ratio of the rates that each has alone."""
+        ratio = updates * self.config.batch / steps
+        config = replace(self.config, learner__samples_per_insert=ratio, replay__start=0)
+        with self._source() as (source, learner):
+            mixture = self._mixture(source.groups[0].envs.spec)
+            loop = Loop(config, None, source, mixture, learner, None, None)  # type: ignore[arg-type]
+            for _ in range(WARM):
+                loop.turn()
+            self._wait()
+            before = loop.step, learner.updates, *loop.waits.values()
+            seconds = self._spend(loop.turn)[1]
+            loop.check()
+            after = loop.step, learner.updates, *loop.waits.values()
+            rates = [(b - a) / seconds for a, b in zip(before, after, strict=True)]
+            return dict(zip(("steps", "updates", *loop.waits), rates, strict=True))
+
+    def first_update(self) -> dict[str, float]:
+        """Seconds from the start of a new process to its first update, with cold caches."""
+        with tempfile.TemporaryDirectory() as cache:
+            code = "import sys; from lookfurther import bench; bench.start_cold(sys.stdin.read())"
+            environment = os.environ | {
+                "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
+                "TRITON_CACHE_DIR": f"{cache}/triton",
+            }
+            start = time.perf_counter()
+            subprocess.run(
+                [sys.executable, "-c", code],
+                input=to_json(self.config),
+                text=True,
+                check=True,
+                env=environment,
+            )
+            return {"seconds": time.perf_counter() - start}
+
+    def memory(self) -> dict[str, float]:
+        """The most memory held so far, in GiB."""
+        held = {"host": memory_gib()}
+        if self.device.type == "cuda":
+            held["gpu"] = torch.cuda.max_memory_allocated(self.device) / 2**30
+        return held
+
+    def _spec(self) -> Spec:
+        with closing(build_envs(self.config.env, self.config, 1, 0)) as envs:
+            return envs.spec
+
+    def _learner(self, spec: Spec) -> Learner:
+        network = builder(self.config.network)(spec)
+        return Learner(network, self.config.learner, self.device, self.precision, self.compiled)
+
+    def _mixture(self, spec: Spec) -> Mixture:
+        """Both replays, full of noise."""
+        agent = Replay.bytes_for(
+            spec, self.config.replay.capacity, len(self.config.replay.horizons)
+        )
+        memory = hardware.replay_device(self.config, agent, 0)
+        expert = [_noise(spec)] if self.config.learner.expert_items else []
+        mixture = build_mixture(self.config, spec, expert, memory)
+        _fill(mixture.agent)
+        return mixture
+
+    @contextmanager
+    def _source(self) -> Iterator[tuple[LocalSource, Learner]]:
+        make: Callable[[int, int], Envs] = partial(build_envs, self.config.env, self.config)
+        envs = training_envs(make, self.config)
+        learner = self._learner(envs[0].spec)
+        try:
+            yield build_source(self.config, envs, learner), learner
+        finally:
+            for group in envs:
+                group.close()
+
+    def _rate(self, turn: Callable[[], Any]) -> float:
+        """Turns a second, after some that do not count."""
+        for _ in range(WARM):
+            turn()
+        self._wait()
+        turns, seconds = self._spend(turn)
+        return turns / seconds
+
+    def _spend(self, turn: Callable[[], Any]) -> tuple[int, float]:
+        """Turns made in the time of a measurement, and the seconds it took to finish them."""
+        turns, start = 0, time.perf_counter()
+        while time.perf_counter() - start < self.seconds:
+            turn()
+            turns += 1
+        self._wait()
+        return turns, time.perf_counter() - start
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def start_cold(config: str) -> None:
+    """A process up to its first update, as a run goes but for a replay that is already full."""
+    from lookfurther.config import from_json
+
+    bench = Bench(from_json(config), 0.0)
+    with bench._source() as (source, learner):
+        source.start()
+        source.collect()
+        updates = Updates(bench._mixture(source.groups[0].envs.spec), learner)
+        updates.run(1)
+        updates.check()
+
+
+def _noise(spec: Spec) -> Episode:
+    """A demonstration of nothing."""
+    random = np.random.default_rng(0)
+    planes = random.integers(0, 256, (EXPERT_STEPS + 1, *spec.plane)).astype(spec.dtype)
+    actions = random.integers(0, spec.actions, EXPERT_STEPS)
+    return Episode(planes, actions, np.ones(EXPERT_STEPS, np.float32), terminal=True)
+
+
+def _fill(replay: Replay) -> None:
+    """Noise in every slot, so many episodes that some items end in one."""
+    slots = len(replay.actions)
+    replay.planes[:slots].random_(0, 2)
+    replay.rewards.normal_()
+    ends = torch.randint(slots, (slots // 500 + 1,), device=replay.device)
+    replay.marks[ends] = 2
+    mass = torch.rand(replay.tree.size, dtype=torch.float64, device=replay.device)
+    replay.tree.rebuild(mass)
+    replay.cursor += replay.length

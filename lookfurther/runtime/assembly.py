@@ -1,0 +1,83 @@
+"""The parts of a run, built from its configuration."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from lookfurther.actor import Actor
+from lookfurther.config import Config
+from lookfurther.demos.episodes import Episode, film
+from lookfurther.envs import Envs, make_envs
+from lookfurther.learner import Learner
+from lookfurther.mixture import Mixture
+from lookfurther.replay import Replay
+from lookfurther.runtime import hardware
+from lookfurther.runtime.local import Group, LocalSource
+from lookfurther.transforms import REWARDS
+from lookfurther.types import Spec
+from lookfurther.weights import Weights
+
+# Random streams, so that no two uses of a seed share their numbers.
+STREAMS: dict[str, Any] = {"train": (0, 3), "evaluate": 1, "replay": 2}
+
+
+def build_envs(
+    env: str | Callable[[], gymnasium.Env], config: Config, lanes: int, stream: int
+) -> Envs:
+    """Environments of a random stream of their own, in this process but for training's."""
+    seed = int(np.random.SeedSequence((config.run.seed, stream)).generate_state(1)[0])
+    training = stream in STREAMS["train"]
+    settings = config.environment if training else replace(config.environment, processes=0)
+    return make_envs(env, settings, lanes, seed, settings.threads or hardware.cores())
+
+
+def training_envs(make: Callable[[int, int], Envs], config: Config) -> list[Envs]:
+    """The environments to train on, in the groups that take turns."""
+    streams = STREAMS["train"][: hardware.groups(config)]
+    return [make(config.actor.lanes // len(streams), stream) for stream in streams]
+
+
+def build_source(config: Config, envs: Sequence[Envs], learner: Learner) -> LocalSource:
+    """The actors, in groups of lanes, with one copy of the weights among them."""
+    copied = Weights(copy.deepcopy(learner.online), learner.weights.precision)
+    groups, first = [], 0
+    for part in envs:
+        lanes = range(first, first + part.lanes)
+        groups.append(Group(part, Actor(copied, part.spec, config, lanes)))
+        first = lanes.stop
+    return LocalSource(groups, copied)
+
+
+def build_mixture(
+    config: Config, spec: Spec, episodes: Sequence[Episode], memory: torch.device
+) -> Mixture:
+    """Both replays, in the memory of a device."""
+    sequence = np.random.SeedSequence((config.run.seed, STREAMS["replay"]))
+    seeds = [int(s) for s in sequence.generate_state(2)]
+    lanes, capacity, gamma = config.actor.lanes, config.replay.capacity, config.learner.gamma
+    agent = Replay(spec, lanes, capacity, config.replay, gamma, memory, seeds[0])
+    expert = expert_replay(config, spec, episodes, memory, seeds[1]) if episodes else None
+    mixture = Mixture(agent, expert, config.learner.agent_items, config.learner.expert_items)
+    if memory.type == "cuda" and hardware.compiles(config):
+        mixture.compile()
+    return mixture
+
+
+def expert_replay(
+    config: Config, spec: Spec, episodes: Sequence[Episode], device: torch.device, seed: int
+) -> Replay:
+    """The expert replay, filled once, with rewards as the learner is to see them."""
+    horizons = config.replay.horizons
+    chunk = film(episodes, max(horizons), len(horizons), config.learner.imitated)
+    reward = REWARDS[config.environment.reward](torch.from_numpy(chunk.reward))
+    capacity = len(chunk.action) + spec.stack
+    replay = Replay(spec, 1, capacity, config.replay, config.learner.gamma, device, seed)
+    replay.add(chunk._replace(reward=reward.numpy()))
+    return replay

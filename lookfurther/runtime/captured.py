@@ -1,0 +1,68 @@
+"""Functions whose work on a GPU is recorded once and replayed without touching Python."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import torch
+
+WARM = 3  # real calls before the recording: libraries choose kernels and take memory in them
+
+
+class Captured:
+    """A function without arguments or result, on tensors of fixed place and shape.
+
+    On a CPU it is called as it is. On a GPU the calls after the first few replay a CUDA graph;
+    `generators` are the random streams it draws from.
+    """
+
+    def __init__(
+        self,
+        body: Callable[[], None],
+        device: torch.device,
+        generators: Sequence[torch.Generator] = (),
+    ) -> None:
+        self.body, self.device, self.generators = body, device, generators
+        self.calls = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        """Do it once more, on the current stream."""
+        self.calls += 1
+        if self.device.type != "cuda" or self.calls <= WARM:
+            self.body()
+            return
+        if self.graph is None:
+            self.graph = self._record()
+        self.graph.replay()
+
+    def _record(self) -> torch.cuda.CUDAGraph:
+        """The graph of one call; recording runs nothing."""
+        graph = torch.cuda.CUDAGraph()
+        for generator in self.generators:
+            graph.register_generator_state(generator)
+        torch.cuda.synchronize(self.device)
+        with torch.cuda.graph(graph):
+            self.body()
+        return graph
+
+
+class Backlog:
+    """Keeps Python at most `depth` turns ahead of a GPU; a CPU has no backlog."""
+
+    def __init__(self, device: torch.device, depth: int = 2) -> None:
+        self.device, self.depth = device, depth
+        self.turns: deque[torch.cuda.Event] = deque()
+
+    def add(self) -> None:
+        """Everything given to the current stream so far is one turn."""
+        if self.device.type == "cuda":
+            event = torch.cuda.Event(blocking=True)
+            event.record()
+            self.turns.append(event)
+
+    def wait(self) -> None:
+        """Until fewer than `depth` turns are unfinished."""
+        while len(self.turns) >= self.depth:
+            self.turns.popleft().synchronize()
