@@ -70,7 +70,7 @@ class Actor:
         self.sound = torch.ones((), dtype=torch.bool, device=device)  # values were all finite
         self.length = np.zeros(m, dtype=np.int64)  # slots of the lane's episode so far
         self.forget = np.zeros(m, dtype=np.int64)
-        self._staging = _pinned(self.x, self.reward, self.mark) if device.type == "cuda" else None
+        self._staging = [_staging(t) for t in (self.x, self.reward, self.mark)]
 
     def load(self, step: Step) -> None:
         """Take the environments' answer to the actions."""
@@ -82,11 +82,17 @@ class Actor:
         """Take what the environments show to the device."""
         mark = step.first * FIRST + step.terminal * TERMINAL + step.truncated * TRUNCATED
         mark = (mark + step.dropped * DROPPED).astype(np.uint8)
-        arrays = [torch.from_numpy(a) for a in (step.observation, step.reward, mark)]
-        for i, (own, new) in enumerate(zip((self.x, self.reward, self.mark), arrays, strict=True)):
-            if self._staging is not None:  # only from pinned memory does a copy not wait
-                new = self._staging[i].copy_(new)
-            own.copy_(new, non_blocking=True)
+        for own, staged, new in zip(
+            (self.x, self.reward, self.mark),
+            self._staging,
+            (step.observation, step.reward, mark),
+            strict=True,
+        ):
+            if staged is None:
+                own.copy_(torch.from_numpy(new))
+            else:  # only from pinned memory does a copy not wait; NumPy fills it with one thread
+                np.copyto(staged.numpy(), new)
+                own.copy_(staged, non_blocking=True)
 
     def act(self) -> np.ndarray:
         """a_t [m] for the observations x_t loaded last."""
@@ -166,6 +172,6 @@ class Actor:
         self.generator.set_state(state["generator"].cpu())
 
 
-def _pinned(*tensors: Tensor) -> list[Tensor]:
-    """Page-locked host memory of the same shapes."""
-    return [torch.empty_like(t, device="cpu", pin_memory=True) for t in tensors]
+def _staging(tensor: Tensor) -> Tensor | None:
+    """Page-locked host memory of the same shape, for what lies on a GPU."""
+    return torch.empty_like(tensor, device="cpu", pin_memory=True) if tensor.is_cuda else None

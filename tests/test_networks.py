@@ -12,7 +12,7 @@ from torch import nn
 
 from lookfurther import config
 from lookfurther.errors import ConfigError
-from lookfurther.networks import Dueling, builder, choose, parameters
+from lookfurther.networks import Dueling, FoldedConv, builder, choose, parameters
 from lookfurther.types import Spec
 
 ATARI = Spec("ALE/Pong-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
@@ -172,3 +172,34 @@ def test_gradients_reach_every_parameter(spec: Spec, name: str) -> None:
         assert p.grad is not None, part
         assert torch.isfinite(p.grad).all(), part
         assert p.grad.abs().sum() > 0, part
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    channels=st.integers(1, 4),
+    out=st.integers(1, 5),
+    ratio=st.integers(1, 3),
+    stride=st.integers(1, 4),
+    sides=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+)
+def test_a_folded_convolution_is_a_plain_one(
+    channels: int, out: int, ratio: int, stride: int, sides: tuple[int, int]
+) -> None:
+    """Whatever the size of the image, rows and columns that no kernel reaches included."""
+    kernel = ratio * stride
+    convolution = FoldedConv(channels, out, kernel, stride).double()
+    x = torch.randn(2, channels, kernel + sides[0], kernel + sides[1], dtype=torch.float64)
+    torch.testing.assert_close(convolution.folded(x), convolution(x))
+
+
+def test_streams_side_by_side_are_streams_one_by_one() -> None:
+    """Each stream is relu(W2 relu(W1 x + b1) + b2) of its own weights."""
+    network = build(VECTOR, hidden=(6, 5))
+    x = torch.randn(4, 8)
+    both = network.streams(x)
+    first = network.streams.first
+    assert first is not None
+    for i, found in enumerate(both):
+        hidden = (x @ first.weight[6 * i : 6 * i + 6].T + first.bias[6 * i : 6 * i + 6]).relu()
+        last = (hidden @ network.streams.weights[0][i] + network.streams.biases[0][i]).relu()
+        torch.testing.assert_close(found, last)

@@ -38,12 +38,16 @@ class Captured:
         self.graph.replay()
 
     def _record(self) -> torch.cuda.CUDAGraph:
-        """The graph of one call; recording runs nothing."""
+        """The graph of one call; recording runs nothing.
+
+        Each is recorded on a stream of its own: libraries keep a workspace per stream, and graphs
+        that share one must not run side by side.
+        """
         graph = torch.cuda.CUDAGraph()
         for generator in self.generators:
             graph.register_generator_state(generator)
         torch.cuda.synchronize(self.device)
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream(self.device)):
             self.body()
         return graph
 

@@ -30,7 +30,12 @@ def device(name: str) -> torch.device:
 
 
 def learner_threads(config: Config) -> int:
-    """Cores the environments' processes leave: more threads than cores slow a learner tenfold."""
+    """Cores the environments' processes leave: more threads than cores slow a learner tenfold.
+
+    With a GPU the cores are the environments'.
+    """
+    if device(config.run.device).type == "cuda":
+        return config.run.threads or 1
     return config.run.threads or max(1, cores() - config.environment.processes)
 
 

@@ -11,8 +11,8 @@ import gymnasium
 import torch
 
 from lookfurther.config import Config, validate
+from lookfurther.demos import sets
 from lookfurther.demos.episodes import Episode, best
-from lookfurther.demos.store import load
 from lookfurther.learner import Learner
 from lookfurther.networks import Builder, builder, parameters
 from lookfurther.replay import Replay
@@ -52,7 +52,7 @@ def train(
     with ExitStack() as stack:
         envs = [stack.enter_context(closing(group)) for group in training_envs(make, config)]
         spec = envs[0].spec
-        episodes = [e for name in config.demos for e in load(name, spec)]
+        episodes = [e for n in config.demos for e in sets.load(n, spec, config.environment)]
         memory = _announce(config, spec, episodes, progress)
         path = Path(config.run.folder or default_folder(config))
         with RunFolder.open(path, config, resume) as folder:

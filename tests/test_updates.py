@@ -1,0 +1,156 @@
+"""Updates one after another, on replays beside the learner or apart; groups that take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from lookfurther.config import Config, replace
+from lookfurther.demos.episodes import Episode
+from lookfurther.envs import make_envs
+from lookfurther.learner import Learner
+from lookfurther.networks import builder
+from lookfurther.presets import preset
+from lookfurther.runtime.assembly import build_mixture, build_source
+from lookfurther.runtime.captured import Backlog, Captured
+from lookfurther.runtime.loop import Loop
+from lookfurther.runtime.updates import Updates
+from lookfurther.types import Spec
+
+CPU = torch.device("cpu")
+SPEC = Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)
+
+
+def settings(**overrides: object) -> Config:
+    tiny = {
+        "actor__lanes": 4,
+        "replay__capacity": 400,
+        "replay__start": 40,
+        "network__hidden": (16,),
+        "learner__agent_items": 12,
+        "learner__expert_items": 4,
+        "learner__target_period": 3,
+    }
+    base = preset("apex-dqfd", "small", env=SPEC.env, demos=("none",))
+    return replace(base, **(tiny | overrides))
+
+
+def learner(config: Config, compiled: bool = False) -> Learner:
+    torch.manual_seed(0)
+    return Learner(builder(config.network)(SPEC), config.learner, CPU, torch.float32, compiled)
+
+
+def shown() -> Episode:
+    random = np.random.default_rng(0)
+    planes = random.normal(size=(61, 4)).astype(np.float32)
+    return Episode(planes, random.integers(0, 2, 60), np.ones(60, np.float32), terminal=True)
+
+
+@contextmanager
+def loop_of(config: Config, parts: int) -> Iterator[Loop]:
+    """A loop whose lanes stand in `parts` groups, all with the environments they would have."""
+    envs = [make_envs(SPEC.env, config.environment, 4 // parts, seed, 1) for seed in range(parts)]
+    made = learner(config)
+    source = build_source(config, envs, made)
+    mixture = build_mixture(config, SPEC, [shown()], CPU)
+    try:
+        yield Loop(config, None, source, mixture, made, None, None)  # type: ignore[arg-type]
+    finally:
+        for group in envs:
+            group.close()
+
+
+def weights(made: Learner) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in made.parameters])
+
+
+def test_replays_apart_from_the_learner_lead_to_the_same_weights() -> None:
+    """Host memory with a GPU is the case; here both devices are the CPU's."""
+    found = []
+    for apart in (False, True):
+        with loop_of(settings(), 1) as loop:
+            work = loop.updates
+            if apart:
+                work.learn = Captured(work._learn, CPU)
+                work.advance = work._apart  # type: ignore[method-assign]
+            for _ in range(60):
+                loop.turn()
+            assert loop.learner.updates > 5
+            found.append((weights(loop.learner), loop.mixture.agent.tree.mass.clone()))
+    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+
+
+def test_means_are_of_the_updates_since_the_last_call() -> None:
+    with loop_of(settings(), 1) as loop:
+        while loop.learner.updates < 4:
+            loop.turn()
+        kept = loop.updates.means()
+        assert kept.keys() >= {"loss", "loss_td", "gradient_norm", "priority_expert"}
+        assert loop.updates.means() == {}
+        before = loop.updates.sums.clone()
+        loop.updates.run(1)
+        assert torch.equal(before, torch.zeros_like(before))
+        assert loop.updates.means()["loss"] == pytest.approx(float(loop.updates.sums[0]), abs=100)
+
+
+def test_groups_take_turns_and_every_lane_is_stored_alike() -> None:
+    """Two groups insert as many steps of each lane as one does, first marks where they belong."""
+    with loop_of(settings(), 2) as loop:
+        acted = []
+        for _ in range(40):
+            loop.turn()
+            acted.append(loop.source.turn)
+        assert acted == [1, 0] * 20
+        replay = loop.mixture.agent
+        assert replay.inserted == 40 * 2
+        assert replay.cursor.tolist() == [20, 20, 20, 20]
+        by_lane = replay.marks.view(4, replay.length)[:, :20]
+        assert (by_lane[:, 0] == 1).all()
+        assert replay.tree.mass.view(4, replay.length, 2)[:, :9].gt(0).all()
+
+
+def test_actors_take_the_learners_weights_every_period_and_only_then() -> None:
+    with loop_of(settings(actor__weights_period=5), 1) as loop:
+        own = loop.source.weights.network
+        for turn in range(1, 41):
+            loop.turn()
+            same = all(
+                torch.equal(p, q)
+                for p, q in zip(own.parameters(), loop.learner.parameters, strict=True)
+            )
+            learned = loop.learner.updates > 0
+            if turn % 5 == 0:
+                assert same
+            elif learned and turn % 5 == 4:
+                assert not same
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_compiled_updates_equal_eager_ones() -> None:
+    found = []
+    for compiled in (False, True):
+        config = settings()
+        made = learner(config, compiled)
+        mixture = build_mixture(config, SPEC, [shown()], CPU)
+        chunk_source = build_mixture(config, SPEC, [shown()], CPU).expert
+        assert chunk_source is not None
+        mixture.agent = chunk_source
+        work = Updates(mixture, made)
+        work.run(6)
+        found.append(weights(made))
+    step = settings().learner.learning_rate
+    assert float((found[0] - found[1]).abs().max()) < 0.01 * step
+    assert not torch.equal(found[0], weights(learner(settings())))
+
+
+def test_a_cpu_has_no_backlog() -> None:
+    backlog = Backlog(CPU, depth=1)
+    for _ in range(3):
+        backlog.add()
+        backlog.wait()
+    assert not backlog.turns
