@@ -54,7 +54,7 @@ def _plain(value: float, _: object = None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
 
 
-def _dress(axes: Axes, ylabel: str) -> None:
+def dress(axes: Axes, ylabel: str) -> None:
     """The look all panels share."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -175,8 +175,8 @@ def learning_curve(
     """A run's returns above its losses, against reference scores and other runs' metrics."""
     rows = _rows(metrics)
     figure, (upper, lower) = _figure((3, 1))
-    _dress(upper, "return")
-    _dress(lower, "loss")
+    dress(upper, "return")
+    dress(lower, "loss")
     labels = {upper: _returns(upper, rows, others or {}), lower: _losses(lower, rows)}
     labels[upper] += _bars(upper, bars)
     _save(figure, labels, out)
@@ -204,7 +204,7 @@ def seeds_curve(
 ) -> None:
     """For each named group of seeds the mean low-epsilon return, in a band from least to most."""
     figure, (axes,) = _figure((3,))
-    _dress(axes, "return (low ε)")
+    dress(axes, "return (low ε)")
     axes.set_title(title, loc="left", color=INK, fontsize=12, pad=12)
     seeds = "–".join(str(n) for n in sorted({len(paths) for paths in runs.values()}))
     axes.set_title(f"mean and range, seeds: {seeds}", loc="right", color=GREY, fontsize=9, pad=12)

@@ -1,0 +1,29 @@
+"""From run folders to one page with the paper's tables and figures, ours beside its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lookfurther.errors import ConfigError
+from lookfurther.report import page
+from lookfurther.report.runs import find, group, load
+from lookfurther.report.sections import Builder
+from lookfurther.runtime.folder import write_text
+
+
+def report(paths: Sequence[Path], out: Path) -> Path:
+    """Write the report of the runs in these folders and give its page."""
+    runs = [load(path) for path in find(paths)]
+    begun = [run for run in runs if run.rows]
+    if not begun:
+        raise ConfigError(f"{runs[0].path} holds no metrics yet: let the run go on for a while")
+    groups = group(begun)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        sections = Builder(groups, out).sections()
+        notes = page.notes(groups, [run for run in runs if not run.rows])
+        write_text(out / "index.html", page.render(groups, sections, notes))
+    except OSError as error:
+        raise ConfigError(f"{out} cannot hold the report: {error}") from None
+    return out / "index.html"

@@ -1,0 +1,168 @@
+"""Run folders read, and grouped so that only runs that differ in their seed are averaged."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from lookfurther import results
+from lookfurther.config import Config, from_json
+from lookfurther.errors import ConfigError, LookFurtherError
+from lookfurther.presets import PRESETS
+from lookfurther.results import Evaluation
+from lookfurther.runtime import metrics
+
+Settings = dict[str, Any]  # dotted name to value
+
+# Runs of one group differ in these alone.
+SEED = frozenset({"run.seed", "run.folder"})
+# A variant is compared across tasks: these say what the task is, not how it is learned.
+TASK = frozenset(
+    {"env", "demos", "environment.wrappers", "environment.layout", "environment.stack"}
+)
+SHOWN = 3  # differing settings in a label
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder."""
+
+    path: Path
+    config: Config
+    rows: list[dict[str, Any]]
+    evaluations: dict[str, Evaluation]
+    commit: str | None
+
+    def last(self, key: str) -> float | None:
+        """The newest known value of a metric."""
+        values = (row.get(key) for row in reversed(self.rows))
+        return next((v for v in values if isinstance(v, int | float)), None)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of the same settings, with different seeds."""
+
+    env: str
+    variant: str  # the label of how it learns, the same across environments
+    runs: tuple[Run, ...]
+
+    @property
+    def config(self) -> Config:
+        return self.runs[0].config
+
+
+def find(paths: Sequence[Path]) -> list[Path]:
+    """The run folders among paths: a folder that is no run stands for the runs in it."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        inside = [path] if (path / "config.json").exists() else sorted(path.glob("*/config.json"))
+        if not inside:
+            raise ConfigError(f"{path} holds no run: give run folders, or a folder of them")
+        for run in inside:
+            run = run.parent if run.name == "config.json" else run
+            found.setdefault(run.resolve(), run)
+    return list(found.values())
+
+
+def load(path: Path) -> Run:
+    """What a run folder holds; the run may still go on."""
+    try:
+        config = from_json((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ConfigError, ValueError) as error:
+        raise ConfigError(f"{path / 'config.json'} cannot be read: {error}") from None
+    rows = metrics.read(path / "metrics.jsonl") if (path / "metrics.jsonl").exists() else []
+    return Run(path, config, rows, results.read(path), _commit(path / "versions.json"))
+
+
+def _commit(path: Path) -> str | None:
+    """The version of the code a run was trained with, where it is known."""
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")).get("commit")
+    except (ValueError, AttributeError) as error:
+        raise LookFurtherError(f"{path} cannot be read: {error}") from None
+    return None if found is None else str(found)
+
+
+def settings(config: Config) -> Settings:
+    """Every setting of a configuration by its dotted name."""
+    found: Settings = {}
+    for name, value in dataclasses.asdict(config).items():
+        inner = value if isinstance(value, dict) else {"": value}
+        found |= {f"{name}.{leaf}".rstrip("."): v for leaf, v in inner.items()}
+    return found
+
+
+def fingerprint(config: Config, without: Iterable[str] = SEED) -> str:
+    """What is equal for runs of equal settings, and for no others."""
+    left_out = set(without)
+    kept = {name: value for name, value in settings(config).items() if name not in left_out}
+    return json.dumps(kept, sort_keys=True)
+
+
+def group(runs: Sequence[Run]) -> list[Group]:
+    """Runs by environment and settings, in the order of the presets; a seed may come once."""
+    groups: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        mates = groups[fingerprint(run.config)]
+        for mate in mates:
+            if mate.config.run.seed == run.config.run.seed:
+                raise ConfigError(
+                    f"{mate.path} and {run.path} have the same settings and seed:"
+                    " give one of them, a run counts once"
+                )
+        mates.append(run)
+    labels = _labels([mates[0].config for mates in groups.values()])
+    found = [Group(mates[0].config.env, labels[key], tuple(mates)) for key, mates in groups.items()]
+    return sorted(found, key=lambda g: (g.env, order(g)))
+
+
+def order(group: Group) -> tuple[int, str]:
+    """The paper's order of presets; one's own come last."""
+    preset = group.config.preset
+    return list(PRESETS).index(preset) if preset in PRESETS else len(PRESETS), group.variant
+
+
+def _labels(configs: Sequence[Config]) -> dict[str, str]:
+    """Fingerprint to label: the preset, and what sets it apart from others of that preset."""
+    hidden = SEED | TASK
+    if len({(c.env, fingerprint(c, hidden)) for c in configs}) < len(configs):
+        hidden = SEED | {"env"}  # the same learner on other demonstrations or wrappers of one task
+    variants = {fingerprint(c, hidden): c for c in configs}
+    labels = {key: _label(c, list(variants.values()), hidden) for key, c in variants.items()}
+    for label, count in Counter(labels.values()).items():
+        if count > 1:  # they differ in more settings than a label shows
+            same = [key for key, text in labels.items() if text == label]
+            labels |= {key: f"{label}, {sha256(key.encode()).hexdigest()[:6]}" for key in same}
+    return {fingerprint(c): labels[fingerprint(c, hidden)] for c in configs}
+
+
+def _label(config: Config, others: Sequence[Config], hidden: Iterable[str]) -> str:
+    """A preset with the settings in which it differs from others of its name; sticky, always."""
+    own = settings(config)
+    mates = [settings(other) for other in others if other.preset == config.preset]
+    apart = [n for n in own if n not in hidden and any(mate[n] != own[n] for mate in mates)]
+    apart = [n for n in apart if n != "environment.sticky"][:SHOWN]
+    words = [config.preset, *(f"{n.rpartition('.')[2]} {shown(own[n])}" for n in apart)]
+    return ", ".join(
+        words + [f"sticky {config.environment.sticky:g}"] * (config.environment.sticky > 0)
+    )
+
+
+def shown(value: Any) -> str:
+    """A setting's value as a reader writes it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return " ".join(map(shown, value)) or "none"
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    return str(value) or "none"

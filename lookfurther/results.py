@@ -1,0 +1,218 @@
+"""What evaluations leave in a run folder, for the command that plays them and for the report.
+
+evaluation/NAME/         NAME is noop or human, with -sticky-0.25 and such where not the default
+    episodes.csv         episode,score,steps: one line for each episode played
+    best_returns.csv     player,frame,return: cumulative return of the best episodes, of the
+                         agent and, where there are demonstrations, of the expert
+    summary.json         the conditions and the statistics; written last, so it vouches for both
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from lookfurther import statistics
+from lookfurther.errors import LookFurtherError
+from lookfurther.runtime.folder import write_text
+from lookfurther.runtime.metrics import plain
+from lookfurther.scores import Starts, reference
+
+FOLDER = "evaluation"
+EPISODES = ("episode", "score", "steps")
+RETURNS = ("player", "frame", "return")
+PLAYERS = ("agent", "expert")
+EPSILON = 0.001
+SUMMARY = (
+    ("mean", statistics.mean),
+    ("median", statistics.pooled_median),
+    ("iqm", statistics.iqm),
+)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How an evaluation was played."""
+
+    env: str
+    starts: Starts = "noop"
+    sticky: float = 0.0
+    epsilon: float = EPSILON
+    step: int = 0  # of the checkpoint
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """The folder of such an evaluation: two that may not be mixed differ in it."""
+        sticky = f"-sticky-{self.sticky:g}" if self.sticky else ""
+        return f"{self.starts}{sticky}" + (
+            f"-epsilon-{self.epsilon:g}" if self.epsilon != EPSILON else ""
+        )
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The cumulative return of one episode over time."""
+
+    frames: np.ndarray  # [n] int64: since the episode's start; outside Atari a frame is a step
+    returns: np.ndarray  # [n] float64
+
+    @classmethod
+    def of(cls, rewards: np.ndarray, repeat: int = 1) -> Trace:
+        """The trace of rewards that came every `repeat` frames: start, changes and end."""
+        returns = np.concatenate([[0.0], np.cumsum(np.asarray(rewards, np.float64))])
+        kept = np.flatnonzero(np.concatenate([[True], np.diff(returns) != 0]))
+        kept = np.union1d(kept, [len(returns) - 1])
+        return cls(kept * repeat, returns[kept])
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Whole episodes of one run's agent."""
+
+    conditions: Conditions
+    scores: np.ndarray  # [episodes] float64
+    steps: np.ndarray  # [episodes] int64: agent steps of each
+    best: dict[str, Trace] = field(default_factory=dict)  # of PLAYERS
+
+    def summary(self) -> dict[str, Any]:
+        """Mean, median and IQM with their intervals over episodes, and the relative scores."""
+        known = reference(self.conditions.env, self.conditions.starts)
+        mean, expert, human, ahead = float(self.scores.mean()), self.expert(), None, None
+        if known:
+            human = statistics.human_normalised(mean, known.random, known.human)
+        if known and expert is not None and expert > known.random:
+            ahead = statistics.relative(mean, expert, known.random)
+        return {
+            "episodes": len(self.scores),
+            **{name: statistics.estimate([self.scores], kind)._asdict() for name, kind in SUMMARY},
+            "best": float(self.scores.max()),
+            "steps": float(self.steps.mean()),
+            "expert": expert,
+            "human_normalised": human,
+            "expert_relative": ahead,
+        }
+
+    def expert(self) -> float | None:
+        """The score of the run's own best demonstration, else that of the paper's expert.
+
+        Human starts have none: an expert's score counts from the beginning of the game.
+        """
+        if self.conditions.starts == "human":
+            return None
+        if "expert" in self.best:
+            return float(self.best["expert"].returns[-1])
+        known = reference(self.conditions.env, "noop")
+        return known.expert if known else None
+
+
+def write(run: Path, evaluation: Evaluation) -> Path:
+    """Leave an evaluation in a run folder, in the place of an older one of its name."""
+    folder = run / FOLDER / evaluation.conditions.name
+    summary = folder / "summary.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    summary.unlink(missing_ok=True)
+    scored = zip(evaluation.scores.tolist(), evaluation.steps.tolist(), strict=True)
+    _write_csv(folder / "episodes.csv", EPISODES, [(i, *pair) for i, pair in enumerate(scored)])
+    points = [
+        (player, frame, value)
+        for player, trace in evaluation.best.items()
+        for frame, value in zip(trace.frames.tolist(), trace.returns.tolist(), strict=True)
+    ]
+    _write_csv(folder / "best_returns.csv", RETURNS, points)
+    facts = dataclasses.asdict(evaluation.conditions) | evaluation.summary()
+    facts = {key: _finite(value) for key, value in facts.items()}
+    write_text(summary, json.dumps(facts, indent=2, allow_nan=False) + "\n")
+    return folder
+
+
+def read(run: Path) -> dict[str, Evaluation]:
+    """The evaluations of a run folder by name; one without its summary was not finished."""
+    found = sorted((run / FOLDER).glob("*/summary.json"))
+    return {path.parent.name: _read(path.parent) for path in found}
+
+
+def _read(folder: Path) -> Evaluation:
+    conditions = _conditions(folder / "summary.json")
+    episodes = _read_csv(folder / "episodes.csv", EPISODES, (int, _number, int))
+    if not episodes:
+        raise LookFurtherError(f"{folder / 'episodes.csv'} holds no episode: evaluate the run anew")
+    points = _read_csv(folder / "best_returns.csv", RETURNS, (_player, int, _number))
+    best = {}
+    for player in PLAYERS:
+        if own := [point[1:] for point in points if point[0] == player]:
+            frames, returns = zip(*own, strict=True)
+            best[player] = Trace(np.array(frames, np.int64), np.array(returns, np.float64))
+    _, scores, steps = zip(*episodes, strict=True)
+    return Evaluation(conditions, np.array(scores, np.float64), np.array(steps, np.int64), best)
+
+
+def _conditions(path: Path) -> Conditions:
+    """The conditions in a summary, every value checked."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        conditions = Conditions(
+            env=str(facts["env"]),
+            starts=facts["starts"],
+            sticky=_number(facts["sticky"]),
+            epsilon=_number(facts["epsilon"]),
+            step=int(facts["step"]),
+            seed=int(facts["seed"]),
+        )
+        if conditions.starts not in get_args(Starts) or conditions.name != path.parent.name:
+            raise ValueError(f"its folder should be called {conditions.name}")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise LookFurtherError(f"{path} cannot be read ({error}): evaluate the run anew") from None
+    return conditions
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value} is not finite")
+    return number
+
+
+def _player(text: str) -> str:
+    if text not in PLAYERS:
+        raise ValueError(f"{text!r} is no player")
+    return text
+
+
+def _finite(value: Any) -> Any:
+    """A value or a dictionary of them as JSON can hold it."""
+    return {k: plain(v) for k, v in value.items()} if isinstance(value, dict) else plain(value)
+
+
+def _write_csv(path: Path, header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    write_text(path, text.getvalue())
+
+
+def _read_csv(
+    path: Path, header: tuple[str, ...], kinds: tuple[Callable[[str], Any], ...]
+) -> list[tuple[Any, ...]]:
+    """The rows of a CSV file with exactly this header, each value through its kind."""
+    rows: list[tuple[Any, ...]] = []
+    try:
+        for words in csv.reader(path.read_text(encoding="utf-8").splitlines()):
+            if rows:
+                rows.append(tuple(kind(word) for kind, word in zip(kinds, words, strict=True)))
+            elif tuple(words) == header:
+                rows.append(header)
+            else:
+                raise ValueError(f"its columns should be {','.join(header)}")
+    except (OSError, ValueError, csv.Error) as error:
+        at = f"{path}, line {len(rows) + 1}"
+        raise LookFurtherError(f"{at}: {error}; evaluate the run anew") from None
+    return rows[1:]

@@ -1,0 +1,114 @@
+"""How sure a result is: aggregates over tasks and runs, with stratified bootstrap intervals.
+
+After Agarwal et al. (2021), "Deep reinforcement learning at the edge of the statistical
+precipice". Strata are one array for each task, whose last axis is that task's runs (or, for a
+single evaluation, its episodes); axes before it are kept, so that resamples need no loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+Strata = Sequence[np.ndarray]  # [..., runs of the task] for each task
+Statistic = Callable[[Strata], np.ndarray]
+
+LEVEL = 0.95
+REPEATS = 2000
+
+
+class Estimate(NamedTuple):
+    """A value and its interval; the ends are NaN where a single run says nothing of others."""
+
+    value: float
+    low: float
+    high: float
+
+
+def mean(strata: Strata) -> np.ndarray:
+    """Mean over tasks of the mean over runs."""
+    return np.mean([task.mean(-1) for task in strata], axis=0)
+
+
+def median(strata: Strata) -> np.ndarray:
+    """Median over tasks of the mean over runs."""
+    return np.median([task.mean(-1) for task in strata], axis=0)
+
+
+def pooled_median(strata: Strata) -> np.ndarray:
+    """Median of all tasks' runs together."""
+    return np.median(np.concatenate(strata, axis=-1), axis=-1)
+
+
+def iqm(strata: Strata) -> np.ndarray:
+    """Interquartile mean: the mean of all tasks' runs without their lowest and highest quarter."""
+    values = np.sort(np.concatenate(strata, axis=-1), axis=-1)
+    count = values.shape[-1]
+    return values[..., count // 4 : count - count // 4].mean(-1)
+
+
+def profile(strata: Strata, thresholds: np.ndarray) -> np.ndarray:
+    """Performance profile [..., thresholds]: the share of runs above each, mean over tasks."""
+    return np.mean([(task[..., None] > thresholds).mean(-2) for task in strata], axis=0)
+
+
+def improvement(ours: Strata, theirs: Strata) -> np.ndarray:
+    """Probability that a run of ours beats one of theirs on a random task; ties count half."""
+    pairs = [(a[..., :, None], b[..., None, :]) for a, b in zip(ours, theirs, strict=True)]
+    return np.mean([((a > b) + 0.5 * (a == b)).mean((-2, -1)) for a, b in pairs], axis=0)
+
+
+def resample(strata: Strata, repeats: int = REPEATS, seed: int = 0) -> list[np.ndarray]:
+    """Stratified bootstrap [repeats, runs]: each task's runs drawn anew from its own."""
+    random = np.random.default_rng(seed)
+    return [task[random.integers(len(task), size=(repeats, len(task)))] for task in strata]
+
+
+def interval(
+    strata: Strata, statistic: Statistic, level: float = LEVEL, repeats: int = REPEATS
+) -> np.ndarray:
+    """Percentile interval [2, ...] of a statistic; NaN where no task has two runs."""
+    if max(len(task) for task in strata) < 2:
+        return np.full((2, *np.shape(statistic(strata))), np.nan)
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    return np.quantile(statistic(resample(strata, repeats)), tails, axis=0)
+
+
+def mean_band(curves: np.ndarray, level: float = LEVEL, repeats: int = REPEATS) -> np.ndarray:
+    """Pointwise interval [2, points] of the mean of curves [runs, points]; NaN for one run."""
+    runs = len(curves)
+    if runs < 2:
+        return np.full((2, curves.shape[1]), np.nan)
+    drawn = np.random.default_rng(0).multinomial(runs, np.full(runs, 1 / runs), size=repeats)
+    return np.quantile(drawn / runs @ curves, [(1 - level) / 2, (1 + level) / 2], axis=0)
+
+
+def estimate(strata: Strata, statistic: Statistic) -> Estimate:
+    """A statistic with its interval."""
+    low, high = interval(strata, statistic)
+    return Estimate(float(statistic(strata)), float(low), float(high))
+
+
+def estimate_improvement(ours: Strata, theirs: Strata) -> Estimate:
+    """The probability of improvement with its interval, both sides resampled."""
+
+    def both(strata: Strata) -> np.ndarray:
+        return improvement(strata[: len(ours)], strata[len(ours) :])
+
+    return estimate([*ours, *theirs], both)
+
+
+def human_normalised(score: float, random: float, human: float) -> float:
+    """Table 2, in percent: 0 is random play, 100 the average human."""
+    return 100 * (score - random) / (human - random)
+
+
+def relative(score: float, player: float, random: float) -> float:
+    """How far above a player, in percent of that player's lead over random play; 0 is as good.
+
+    With the average human it is the paper's human-relative score, with the best expert episode
+    the expert-relative one.
+    """
+    return 100 * (score - player) / (player - random)
