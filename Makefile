@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup train test test-fast check format clean
+.PHONY: setup browser train test test-fast check format clean
 
 setup: $(STAMP)
 
@@ -13,6 +13,14 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
+
+# Chromium and its driver for the browser test, where there are none and Debian can give them.
+browser:
+	@if command -v chromedriver >/dev/null; then :; \
+	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	  apt-get install -qq --no-install-recommends chromium chromium-driver >/dev/null; \
+	else echo "no browser here, and no way to install one: the browser test will be skipped"; fi
 
 train: $(STAMP)
 	$(BIN)/python -m examples.unlock_pickup

@@ -1,0 +1,164 @@
+"""The recorder in a real browser: frames shown a second, and the time from a key to its frame.
+
+    python -m benchmarks.recorder [--seconds S] [--rounds N] [--json FILE]
+
+Plays Atari's Freeway in headless Chromium by real key events at random moments. A frame counts as
+shown when the browser composes a picture that has it. The time of a key runs from its event in the
+browser to the picture with the first frame that was played with it; as the paper's agents act every
+4 frames, a key waits 33 ms on average for the step it can act on, which is a part of that time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import ROOT, confine, medians, parser, report, surroundings, table
+
+GAME = "ALE/Freeway-v5"  # lasts for two minutes, however it is played
+KEYS = ("ArrowUp", "ArrowDown", "Space")
+# Runs before the page's own script: notes when keys go down, and what each picture shows.
+WATCH = """{
+const Plain = window.WebSocket, notes = window.notes = { shown: [], pressed: [], drawn: [] };
+let frame = 0, keys = 0, last = 0, pressed = 0, sent = 0;
+window.WebSocket = class extends Plain {
+  constructor(...all) {
+    super(...all);
+    this.addEventListener("message", ({ data }) => {
+      if (typeof data === "string") return;
+      const head = new DataView(data);
+      frame = head.getUint32(0, true); keys = head.getUint32(4, true);
+      queueMicrotask(() => notes.drawn.push([performance.now(), keys]));
+    });
+  }
+  send(text) {
+    const { kind, held, number } = JSON.parse(text);
+    if (kind === "keys" && held.length) notes.pressed.push([pressed, number]);
+    super.send(text);
+  }
+};
+addEventListener("keydown", (event) => { pressed = event.timeStamp; }, true);
+const each = () => {
+  if (frame !== last) notes.shown.push([performance.now(), keys]);
+  last = frame;
+  requestAnimationFrame(each);
+};
+requestAnimationFrame(each);
+}"""
+
+
+NO_BROWSER = "no chromedriver here: run make browser, or install Chromium and its driver"
+
+
+def browser(profile: Path, size: str = "1280,800") -> Any:
+    """Headless Chromium with a profile of its own."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    driver = shutil.which("chromedriver")
+    if driver is None:
+        sys.exit(NO_BROWSER)
+    options = webdriver.ChromeOptions()
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run"):
+        options.add_argument(f"--{flag}")
+    for flag in ("disable-background-networking", "disable-component-update", "disable-sync"):
+        options.add_argument(f"--{flag}")
+    options.add_argument(f"--user-data-dir={profile}")
+    options.add_argument(f"--window-size={size}")
+    return webdriver.Chrome(options, Service(driver))
+
+
+def start(folder: Path) -> tuple[subprocess.Popen[str], str]:
+    """A recorder in a process of its own, and its address."""
+    command = [sys.executable, "-m", "lookfurther", "record", GAME]
+    environment = os.environ | {"MINARI_DATASETS_PATH": str(folder)}
+    server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    address = re.search(r"http://\S+", server.stdout.readline())
+    if address is None:
+        sys.exit("the recorder did not start")
+    return server, address[0]
+
+
+def key(page: Any, code: str, kind: str) -> None:
+    """A key event as the keyboard makes it: keyDown or keyUp."""
+    page.execute_cdp_cmd("Input.dispatchKeyEvent", {"type": kind, "code": code, "key": code})
+
+
+def play(page: Any, seconds: float) -> dict[str, float]:
+    """Figures of so many seconds of keys at random moments."""
+    page.execute_script("for (const list of Object.values(notes)) list.length = 0;")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        code = random.choice(KEYS)
+        key(page, code, "keyDown")
+        time.sleep(random.uniform(0.03, 0.1))
+        key(page, code, "keyUp")
+        time.sleep(random.uniform(0.03, 0.1))
+    return figures(page.execute_script("return notes"))
+
+
+def figures(notes: dict[str, list[list[float]]]) -> dict[str, float]:
+    """What the browser's notes come to."""
+    shown, drawn = notes["shown"], notes["drawn"]
+    waits = _waits(notes["pressed"], shown)
+    return {
+        "frames_per_second": (len(shown) - 1) / (shown[-1][0] - shown[0][0]) * 1000,
+        "drawn_per_second": (len(drawn) - 1) / (drawn[-1][0] - drawn[0][0]) * 1000,
+        "key_to_frame_ms": statistics.median(waits),
+        "key_to_frame_ms_p95": sorted(waits)[int(0.95 * len(waits))],
+        "key_to_drawn_ms": statistics.median(_waits(notes["pressed"], drawn)),
+        "keys": len(waits),
+    }
+
+
+def _waits(pressed: list[list[float]], frames: list[list[float]]) -> list[float]:
+    """For each key, the time to the first frame that answers it or a later one."""
+    waits = []
+    for moment, number in pressed:
+        answers = [time for time, keys in frames if keys >= number and time >= moment]
+        waits += [answers[0] - moment] if answers else []
+    return waits
+
+
+def measure(options: argparse.Namespace) -> list[dict[str, float]]:
+    """The rounds, one after another in one page."""
+    with tempfile.TemporaryDirectory() as folder:
+        server, address = start(Path(folder))
+        page = browser(Path(folder) / ".profile")
+        try:
+            page.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": WATCH})
+            page.get(address)
+            time.sleep(2)
+            play(page, 2)
+            return [play(page, options.seconds) for _ in range(options.rounds)]
+        finally:
+            page.quit()
+            server.terminate()
+            server.wait()
+
+
+def main() -> None:
+    options = parser(__doc__, seconds=20.0).parse_args()
+    confine(options.cores)
+    where = surroundings(["uvicorn", "starlette", "websockets", "ale-py", "selenium"])
+    rounds = measure(options)
+    result = medians(rounds) | {"rounds": rounds, "surroundings": where}
+    result["load_at_end"] = os.getloadavg()[0]
+    rows = [[name.replace("_", " "), value] for name, value in medians(rounds).items()]
+    report(f"{GAME} in headless Chromium", result, table(["", ""], rows), options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""A file that grows by a line of JSON at a time, so that a killed process loses nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from lookfurther.errors import DemonstrationError, RunLocked
+
+
+class Journal:
+    """Lines of JSON in one file, held by one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise DemonstrationError(f"{path} cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._file)
+            raise RunLocked(
+                f"another recorder holds {path}: close it, or record into another set"
+            ) from None
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Every whole line; one that a killed process left unfinished at the end is dropped."""
+        content = self.path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        try:
+            lines: list[Any] = [json.loads(line) for line in whole.splitlines()]
+        except (ValueError, RecursionError):
+            lines = [None]
+        if not all(isinstance(line, dict) for line in lines):
+            raise DemonstrationError(f"{self.path} is not a journal of ours: move it away")
+        os.ftruncate(self._file, len(whole))
+        return lines
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Write a line; where that fails nothing of it stays."""
+        end = os.lseek(self._file, 0, os.SEEK_END)
+        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        try:
+            while data:
+                data = data[os.write(self._file, data) :]
+        except OSError as error:
+            os.ftruncate(self._file, end)
+            raise DemonstrationError(f"{self.path} cannot be written: {error.strerror}") from None
+
+    def clear(self) -> None:
+        """Forget every line."""
+        os.ftruncate(self._file, 0)
+
+    def set_aside(self) -> Path:
+        """Move the lines to a file of another name, and begin anew."""
+        number = 1
+        while (other := self.path.with_suffix(f".{number}{self.path.suffix}")).exists():
+            number += 1
+        other.write_bytes(self.path.read_bytes())
+        self.clear()
+        return other
+
+    def close(self) -> None:
+        """Let another process have the file."""
+        os.close(self._file)

@@ -1,0 +1,94 @@
+"""Which key does what: the buttons of a game, the keyboard's names for them, and their actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from typing import NamedTuple
+
+from lookfurther.errors import ConfigError
+
+# Words for keys, and what KeyboardEvent.code calls them. Letters and digits are words too.
+CODES = {
+    **{letter: f"Key{letter.upper()}" for letter in "abcdefghijklmnopqrstuvwxyz"},
+    **{digit: f"Digit{digit}" for digit in "0123456789"},
+    **{word: f"Arrow{word.title()}" for word in ("up", "down", "left", "right")},
+    "space": "Space",
+    "shift": "ShiftLeft",
+    "comma": "Comma",
+}
+OURS = ("p", "r")  # pause and rewind; the page takes ., -, = and Enter, which are no words here
+
+# Keys for actions that environments commonly name; the others get digits, then letters.
+COMMON = {
+    "left": "left",
+    "right": "right",
+    "up": "up",
+    "forward": "up",
+    "down": "down",
+    "backward": "down",
+    "toggle": "space",
+    "fire": "space",
+    "jump": "space",
+}
+
+
+class Button(NamedTuple):
+    """One thing the player can hold down."""
+
+    name: str
+    codes: tuple[str, ...]  # KeyboardEvent.code of the keys that do it
+
+
+STICK = (
+    Button("up", ("ArrowUp", "KeyW")),
+    Button("left", ("ArrowLeft", "KeyA")),
+    Button("down", ("ArrowDown", "KeyS")),
+    Button("right", ("ArrowRight", "KeyD")),
+    Button("fire", ("Space",)),
+)
+
+
+def stick(held: Set[str]) -> str:
+    """ALE's name of a position of the joystick; opposite directions cancel out."""
+    vertical = ("up" in held) - ("down" in held)
+    sideways = ("right" in held) - ("left" in held)
+    name = ("", "UP", "DOWN")[vertical] + ("", "RIGHT", "LEFT")[sideways]
+    return name + ("FIRE" if "fire" in held else "") or "NOOP"
+
+
+def assign(actions: Sequence[str], asked: Sequence[str]) -> tuple[Button, ...]:
+    """A button for each action: as asked by ACTION=KEY, else by its name, else the next free key.
+
+    ACTION is the action's number or name.
+    """
+    chosen = dict(_pair(words, actions) for words in asked)
+    if len(set(chosen.values())) < len(chosen):
+        raise ConfigError(f"--keys {' '.join(asked)}: one key for two actions")
+    for number, name in enumerate(actions):
+        key = COMMON.get(name.lower(), "")
+        if number not in chosen and key and key not in chosen.values():
+            chosen[number] = key
+    taken = {*chosen.values(), *OURS}
+    free = iter([key for key in "1234567890qwertyuioasdfghjklzxcvbnm" if key not in taken])
+    for number in range(len(actions)):
+        if number not in chosen:
+            chosen[number] = next(free, "")
+    if "" in chosen.values():
+        raise ConfigError(
+            f"there are more actions ({len(actions)}) than keys: wrap the environment"
+        )
+    return tuple(Button(name, (CODES[chosen[i]],)) for i, name in enumerate(actions))
+
+
+def _pair(words: str, actions: Sequence[str]) -> tuple[int, str]:
+    """(action, key) of a word such as 2=up or forward=up."""
+    name, _, key = words.partition("=")
+    key = key.lower()
+    if key not in CODES or key in OURS:
+        usable = "a letter but p and r, a digit, up, down, left, right, space, shift or comma"
+        raise ConfigError(f"--keys {words}: write ACTION=KEY, where KEY is {usable}")
+    if name in actions:
+        return list(actions).index(name), key
+    if name.isascii() and name.isdigit() and int(name) < len(actions):
+        return int(name), key
+    raise ConfigError(f"--keys {words}: no such action; there are {', '.join(actions)}")

@@ -1,0 +1,164 @@
+"""The recorder's page in a real browser: headless Chromium, by real key events."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("selenium", reason="the browser test needs selenium: lookfurther[dev]")
+pytest.importorskip("uvicorn", reason="the recorder is an extra: lookfurther[record]")
+
+from benchmarks.recorder import NO_BROWSER, browser, key
+from lookfurther.config import Environment
+from lookfurther.demos import store
+from lookfurther.demos.tapes import play
+from lookfurther.demos.verify import verify
+from lookfurther.envs.emulator import MEANINGS, Emulator
+from tests.test_recorder_session import NAME, Command
+
+GAME = "ALE/Breakout-v5"
+
+
+@pytest.fixture
+def page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
+    """A browser, or a skip that cannot be overlooked."""
+    if shutil.which("chromedriver") is None:
+        with capsys.disabled():
+            print(f"\nTHE BROWSER TEST IS SKIPPED: {NO_BROWSER}")
+        pytest.skip(NO_BROWSER)
+    page = browser(tmp_path / "profile", "1440,900")
+    try:
+        yield page
+    finally:
+        page.quit()
+
+
+@contextlib.contextmanager
+def served(page: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """A recorder whose page leaves the browser's console empty."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
+    server = Command(GAME, "--name", NAME)
+    try:
+        yield server
+        assert page.get_log("browser") == []
+    finally:
+        assert server.stop(signal.SIGINT) == 0
+
+
+def text(page: Any, name: str) -> str:
+    return page.execute_script("return document.getElementById(arguments[0]).textContent", name)
+
+
+def steps(page: Any) -> int:
+    return int(text(page, "steps").replace(",", ""))
+
+
+def until(page: Any, state: str) -> None:
+    """Wait for the page to say in what state the game is."""
+    wait(lambda: page.execute_script("return document.body.dataset.state") == state, state)
+
+
+def wait(holds: Any, what: str) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        time.sleep(0.02)
+
+
+def press(page: Any, code: str) -> None:
+    key(page, code, "keyDown")
+    key(page, code, "keyUp")
+
+
+def canvas(page: Any) -> np.ndarray:
+    """What the page shows, [height, width, 3]."""
+    script = (
+        "const c = document.getElementById('screen'), pen = c.getContext('2d');"
+        "return [c.height, c.width, ...pen.getImageData(0, 0, c.width, c.height).data]"
+    )
+    height, width, *values = page.execute_script(script)
+    return np.array(values, np.uint8).reshape(height, width, 4)[..., :3]
+
+
+@pytest.mark.slow
+def test_an_episode_played_in_the_browser_verifies(
+    page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred steps and more, rewound, gone on with and saved: replayed, it is the same."""
+    with served(page, tmp_path / "sets", monkeypatch) as server:
+        page.get(f"http://{server.address}")
+        until(page, "ready")
+        press(page, "Equal")  # twice as fast
+        key(page, "Space", "keyDown")
+        until(page, "playing")
+        assert (
+            page.execute_script("return document.querySelector('.key.down').dataset.name") == "fire"
+        )
+        wait(lambda: steps(page) >= 30, "30 steps")
+        key(page, "KeyD", "keyDown")
+        wait(lambda: steps(page) >= 60, "60 steps")
+        key(page, "Space", "keyUp")
+        wait(lambda: steps(page) >= 110, "110 steps")
+        key(page, "KeyD", "keyUp")
+        key(page, "KeyR", "keyDown")
+        until(page, "rewinding")
+        wait(lambda: steps(page) <= 90, "a rewind")
+        key(page, "KeyR", "keyUp")
+        until(page, "ready")
+        rewound, shown = steps(page), canvas(page)
+        key(page, "ArrowLeft", "keyDown")
+        wait(lambda: steps(page) >= 110, "110 steps again")
+        key(page, "ArrowLeft", "keyUp")
+        press(page, "KeyP")
+        until(page, "paused")
+        played = steps(page)
+        press(page, "Enter")
+        wait(lambda: "verified" in text(page, "episodes"), "a verified episode")
+        until(page, "ready")
+        assert steps(page) == 0
+        assert f"{played} steps" in text(page, "episodes")
+    description = store.describe(NAME)
+    (episode,) = store.load(NAME, description.spec)
+    assert len(episode) == played
+    assert verify(episode, description.spec, Environment()).verified
+    names = [MEANINGS[action] for action in episode.actions]
+    assert {"FIRE", "RIGHTFIRE", "RIGHT"} <= set(names[:rewound])
+    assert set(names[rewound:]) <= {"LEFT", "NOOP"}
+    assert (replayed(episode, rewound) == shown).all()
+
+
+def replayed(episode: Any, steps: int) -> np.ndarray:
+    """The screen after so many steps of an episode's tape."""
+    emulator = Emulator(GAME)
+    for number, _ in enumerate(play(episode.tape, emulator), 1):
+        if number == 4 * steps:
+            return emulator.screen()
+    raise AssertionError("the tape is too short")
+
+
+@pytest.mark.slow
+def test_a_second_page_is_told_and_a_lost_server_is_found_again(
+    page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(page, tmp_path / "sets", monkeypatch) as server:
+        page.get(f"http://{server.address}")
+        until(page, "ready")
+        first = page.current_window_handle
+        page.switch_to.new_window("tab")
+        page.get(f"http://{server.address}")
+        until(page, "refused")
+        assert "Someone is playing here already" in text(page, "detail")
+        page.switch_to.window(first)
+        until(page, "ready")
+        page.execute_script("socket.close()")
+        until(page, "offline")
+        assert "kept" in text(page, "detail")
+        until(page, "ready")

@@ -1,0 +1,350 @@
+"""The recorder's server: who is let in, one at a time, and what any message can do (F27, F12)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import random
+import re
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("uvicorn", reason="the recorder is an extra: lookfurther[record]")
+
+import uvicorn
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from lookfurther.recorder.messages import LARGEST, Message
+from lookfurther.recorder.server import Theatre, known
+from lookfurther.recorder.stream import EARLY, HEADER, PULL, WINDOW, Clock, Link
+
+TOKEN = "a-token-of-the-test"
+
+
+class Counter:
+    """A Source whose n-th frame is grey of value n, as fast as the page takes them."""
+
+    def __init__(self) -> None:
+        self.heard: list[Message] = []
+        self.left = 0
+
+    def hello(self) -> dict[str, Any]:
+        return {"mode": "watch", "title": "Counter", "buttons": [{"name": "up", "codes": ["KeyU"]}]}
+
+    async def show(self, link: Link) -> None:
+        for number in range(256):
+            await link.frame(np.full((3, 5, 3), number, np.uint8), keys=number + 7)
+        await asyncio.Event().wait()
+
+    def hear(self, message: Message) -> None:
+        self.heard.append(message)
+
+    def leave(self) -> None:
+        self.left += 1
+
+
+class Served:
+    """A server in a thread, at an address."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
+        theatre = Theatre(source, TOKEN, "127.0.0.1", self.port)
+        config = uvicorn.Config(theatre.app, log_level="error", lifespan="off", ws_max_size=LARGEST)
+        self.server = uvicorn.Server(config)
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listener]})
+        self.thread.start()
+
+    def get(self, path: str, host: str = "") -> tuple[int, http.client.HTTPMessage, str]:
+        """Status, headers and text of a page."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        with contextlib.closing(connection):
+            connection.request("GET", path, headers={"Host": host or f"127.0.0.1:{self.port}"})
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read().decode()
+
+    def live(
+        self, token: str = TOKEN, origin: str | None = None, host: str = ""
+    ) -> ClientConnection:
+        """A page's socket; `host` is who it thinks it speaks to."""
+        host = host or f"127.0.0.1:{self.port}"
+        origin = f"http://{host}" if origin is None else origin
+        return connect(
+            f"ws://{host}/{token}/live",
+            sock=socket.create_connection(("127.0.0.1", self.port)),
+            origin=origin or None,  # type: ignore[arg-type]
+            open_timeout=10,
+            max_queue=None,
+        )
+
+    def close(self) -> None:
+        self.server.should_exit = True
+        self.thread.join()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with contextlib.closing(Served(Counter())) as served:
+        yield served
+
+
+def until(holds: Any) -> None:
+    """Wait for what another thread does."""
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
+
+
+def hello(page: ClientConnection) -> dict[str, Any]:
+    return json.loads(page.recv(timeout=10))
+
+
+# Who is let in
+
+
+def test_the_page_is_for_those_with_the_token(served: Served) -> None:
+    assert served.get(f"/{TOKEN}/")[0] == 200
+    for path in ("/", "/wrong/", f"/{TOKEN}x/", f"/{TOKEN[:-1]}/", "/%F0%9F%92%A9/"):
+        status, _, text = served.get(path)
+        assert status in (403, 404)
+        assert TOKEN not in text
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:{}", "127.0.0.1", "127.0.0.1:1"])
+def test_a_foreign_host_is_refused(served: Served, host: str) -> None:
+    host = host.format(served.port)
+    assert served.get(f"/{TOKEN}/", host)[0] == 403
+    with pytest.raises(InvalidStatus, match="403"):
+        served.live(host=host)
+
+
+@pytest.mark.parametrize("origin", ["", "null", "https://evil.example", "http://127.0.0.1:1"])
+def test_a_foreign_origin_is_refused(served: Served, origin: str) -> None:
+    with pytest.raises(InvalidStatus, match="403"):
+        served.live(origin=origin)
+
+
+def test_a_wrong_token_opens_no_socket(served: Served) -> None:
+    with pytest.raises(InvalidStatus, match="403"):
+        served.live(token="wrong")
+    assert served.source.left == 0
+
+
+@pytest.mark.parametrize(
+    ("header", "host", "holds"),
+    [
+        ("127.0.0.1:80", "127.0.0.1", True),
+        ("LOCALHOST:80", "127.0.0.1", True),
+        ("[::1]:80", "::1", True),
+        ("localhost", "127.0.0.1", True),
+        ("[::1]", "::1", True),
+        ("192.168.0.9:80", "127.0.0.1", False),
+        ("192.168.0.9:80", "0.0.0.0", True),
+        ("192.168.0.9:80", "192.168.0.9", True),
+        ("[fe80::1]:80", "::", True),
+        ("evil.example:80", "0.0.0.0", False),
+        ("127.0.0.1:80.evil.example:80", "127.0.0.1", False),
+        ("", "127.0.0.1", False),
+        ("127.0.0.1:8080", "127.0.0.1", False),
+    ],
+)
+def test_hosts_are_known_by_name(header: str, host: str, holds: bool) -> None:
+    assert known(header, host, 80) is holds
+
+
+def test_the_page_may_use_nothing_from_elsewhere(served: Served) -> None:
+    """One file: no address in it, and a policy under which its own style and script alone run."""
+    _, headers, page = served.get(f"/{TOKEN}/")
+    policy = headers["Content-Security-Policy"]
+    found = set(re.findall(r"(?:https?:)?//[\w.]+", page))
+    assert found == {"http://www.w3.org"}  # the name space of the icon
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    for tag in ("script", "style"):
+        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.S)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert not re.search(r"\s(style|on\w+)=", page), "the policy would not let it through"
+    assert headers["Referrer-Policy"] == "no-referrer"
+
+
+# One at a time
+
+
+def test_a_second_player_is_refused_and_the_first_goes_on(served: Served) -> None:
+    with served.live() as first:
+        assert hello(first)["kind"] == "hello"
+        with served.live() as second:
+            said = hello(second)
+            assert said["kind"] == "refused"
+            assert "playing here already" in said["text"]
+            with pytest.raises(ConnectionClosed):
+                second.recv(timeout=10)
+        first.send('{"kind": "pause"}')
+        until(lambda: served.source.heard == [Message("pause")])
+        assert served.source.left == 0
+    until(lambda: served.source.left == 1)
+    with served.live() as third:
+        assert hello(third)["kind"] == "hello"
+
+
+def test_a_dropped_socket_is_noticed(served: Served) -> None:
+    page = served.live()
+    hello(page)
+    page.socket.shutdown(socket.SHUT_RDWR)
+    until(lambda: served.source.left == 1)
+
+
+# Frames
+
+
+def frame(page: ClientConnection) -> tuple[tuple[int, int, int, int], bytes]:
+    data = page.recv(timeout=10)
+    assert isinstance(data, bytes)
+    return HEADER.unpack_from(data), data[HEADER.size :]
+
+
+def test_frames_arrive_whole_and_wait_for_the_page(served: Served) -> None:
+    """At most WINDOW frames are on their way; each `seen` lets the next ones come."""
+    with served.live() as page:
+        hello(page)
+        for number in range(WINDOW):
+            assert frame(page) == ((number + 1, number + 7, 5, 3), bytes([number]) * 45)
+        with pytest.raises(TimeoutError):
+            page.recv(timeout=0.3)
+        page.send(json.dumps({"kind": "seen", "number": 2, "wait": 3}))
+        for number in range(WINDOW, WINDOW + 2):
+            assert frame(page)[0][0] == number + 1
+        with pytest.raises(TimeoutError):
+            page.recv(timeout=0.3)
+        page.send(json.dumps({"kind": "seen", "number": 2**32 - 1, "wait": 3}))  # not sent yet
+        assert [frame(page)[0][0] for _ in range(WINDOW)] == [6, 7, 8]
+
+
+def test_the_clock_follows_the_display_gently() -> None:
+    """Frames that wait long come later, those that nearly miss come earlier, by little each."""
+    link = Link(None)  # type: ignore[arg-type]
+    assert link.late() == 0
+    for wait, sign in ((0.012, 1), (0.001, -1), (EARLY, 0)):
+        link.seen(0, wait)
+        late = link.late()
+        assert np.sign(late) == sign
+        assert abs(late) <= PULL
+        assert link.late() == 0, "one answer moves the clock once"
+
+
+def test_the_clock_does_not_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late each tick comes, n ticks take n / rate; a long stall is not made up for."""
+    now = 100.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds + 0.004  # woken late each time
+
+    async def run() -> None:
+        nonlocal now
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "time", lambda: now)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        clock = Clock()
+        await clock.tick(50)
+        start = now
+        for _ in range(500):
+            await clock.tick(50)
+        assert now - start == pytest.approx(10.0, abs=0.01)
+        now += 60
+        start = now
+        for _ in range(50):
+            await clock.tick(50)
+        assert now - start == pytest.approx(1.0, abs=0.03)
+
+    asyncio.run(run())
+
+
+# Anything may be said
+
+
+def test_nonsense_is_answered_with_its_reason_and_play_goes_on(served: Served) -> None:
+    with served.live() as page:
+        hello(page)
+        for nonsense in ("", "x", "[]", '{"kind": "keys"}', '{"kind": 1}', b"\x00\x01"):
+            page.send(nonsense)
+        page.send('{"kind": "keys", "number": 1, "held": ["up"]}')
+        until(lambda: served.source.heard == [Message("keys", 1, frozenset({"up"}))])
+        notices = []
+        while len(notices) < 6:
+            data = page.recv(timeout=10)
+            if isinstance(data, str):
+                notices.append(json.loads(data)["text"])
+        assert notices[:3] == [
+            "a message must be JSON",
+            "a message must be JSON",
+            "a message must be an object",
+        ]
+        assert notices[-1] == "a message must be text"
+
+
+def test_an_oversized_message_ends_the_connection(served: Served) -> None:
+    with served.live() as page:
+        hello(page)
+        page.send("x" * LARGEST)
+        page.send("x" * (LARGEST + 1))
+        with pytest.raises(ConnectionClosed) as closed:
+            deque(iter(lambda: page.recv(timeout=10), None), maxlen=0)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1009
+    until(lambda: served.source.left == 1)
+    with served.live() as page:
+        assert hello(page)["kind"] == "hello"
+
+
+def nonsense(rng: random.Random) -> str | bytes:
+    """A message near to one of ours, or far from any."""
+    kinds = ["keys", "seen", "rewind", "speed", "pause", "resume", "step", "save", "discard", None]
+    values = [0, 1, -1, 2**32, 1e308, "up", ["up"], ["up", 3], {}, True, None, "\ud83d\udca9" * 9]
+    fields = ["kind", "number", "held", "on", "speed", "wait"]
+    data: dict[str, Any] = {"kind": rng.choice(kinds)}
+    data |= {field: rng.choice(values) for field in rng.sample(fields, rng.randint(0, 5))}
+    text = json.dumps(data)
+    if rng.random() < 0.3:
+        place = rng.randrange(len(text))
+        text = text[:place] + chr(rng.randrange(1, 0xD800)) + text[place + rng.randint(0, 9) :]
+    if rng.random() < 0.1:
+        return rng.randbytes(rng.randint(0, 200))
+    return "[" * rng.randint(0, 3000) if rng.random() < 0.02 else text
+
+
+def test_fuzzed_messages_do_no_harm(served: Served) -> None:
+    """FUZZ_SECONDS of any messages: the connection lives, and what is heard is well formed."""
+    rng, said = random.Random(0), 0
+    end = time.monotonic() + float(os.environ.get("FUZZ_SECONDS", "1"))
+    with served.live() as page:
+        hello(page)
+        while time.monotonic() < end:
+            for _ in range(50):
+                page.send(nonsense(rng))
+                said += 1
+            page.send('{"kind": "speed", "speed": 0.25}')
+            until(lambda: served.source.heard and served.source.heard[-1].speed == 0.25)
+            assert all(m.held <= {"up"} and m.number < 2**32 for m in served.source.heard)
+            served.source.heard.clear()
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    page.recv(timeout=0)
+    print(f"{said:,} messages")
+    assert said
