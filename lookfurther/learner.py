@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from lookfurther.adam import Adam
 from lookfurther.aside import Aside
 from lookfurther.config import Learner as Settings
 from lookfurther.errors import TrainingDiverged
@@ -42,7 +43,7 @@ class Learner:
         precision: torch.dtype,
         compiled: bool = False,
     ) -> None:
-        self.settings, self.compiled = settings, compiled
+        self.settings = settings
         self.online = network.to(device)
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         self.weights = Weights(self.online, precision)
@@ -51,17 +52,13 @@ class Learner:
         self.aside = Aside(device)
         self.priority_of = PRIORITIES[settings.priority]
         self.parameters = list(self.online.parameters())
-        self.adam = torch.optim.Adam(
-            self.parameters,
-            lr=settings.learning_rate,
-            eps=settings.adam_eps,
-            capturable=device.type == "cuda",
-            fused=not compiled,
-            foreach=compiled,
-        )
+        self.adam = Adam(self.parameters, settings.learning_rate, settings.adam_eps)
+        self.adam_step = self.adam.step
         if compiled:
             self.objective.compile()
-            self._descend = torch.compile(self._descend, dynamic=False)
+            self.adam_step = self.adam.fusible_step
+            options: dict[str, Any] = {"combo_kernels": True}  # one kernel for many small tensors
+            self._descend = torch.compile(self._descend, dynamic=False, options=options)
         self.updates = 0
 
     def step(self, batch: Batch) -> Update:
@@ -78,33 +75,26 @@ class Learner:
         """
         after = self.settings.priority_after_step
         with self.weights.autocast():
-            forward = self.objective.forward(
+            q_both, judged = self.objective.forward(
                 self.weights.computing, self.target_weights.computing, batch
             )
             with self.aside.branch():
-                priority = self.priority_of(forward.td_error)
+                priority = self.priority_of(judged.td_error)
                 if not after:
                     tell(priority)
-            gradients, share = self.objective.backward(forward, self.weights.parameters)
-        norm, sound = self._descend(gradients, forward.loss.detach())
+            gradients = torch.autograd.grad(q_both, self.weights.parameters, judged.slope)
+        norm, sound = self._descend(list(gradients), judged.terms["loss"])
         self.aside.join()
         if after:
             priority = self.priority(batch)
             tell(priority)
-        terms = forward.terms | {"gradient_norm": norm, "expert_share_of_gradient": share}
-        return Update(priority, terms, sound)
+        return Update(priority, judged.terms | {"gradient_norm": norm}, sound)
 
     def _descend(self, gradients: list[Tensor], loss: Tensor) -> tuple[Tensor, Tensor]:
-        """Adam on the clipped gradient, or on none where that is not finite."""
+        """Adam on the clipped gradient, and the twin brought up to the new weights."""
         gradients, norm = clip_by_global_norm(gradients, self.settings.max_gradient_norm)
         sound = torch.isfinite(norm + loss)
-        for p, gradient in zip(self.parameters, gradients, strict=True):
-            p.grad = torch.where(sound, gradient.float(), 0.0)
-        if not self.compiled:  # the fused Adam skips a step by itself
-            self.adam.found_inf = (~sound).float()  # type: ignore[attr-defined]
-        self.adam.step()
-        for p in self.parameters:
-            p.grad = None
+        self.adam_step(gradients, sound)
         self.weights.refresh()
         return norm, sound
 
@@ -135,21 +125,15 @@ class Learner:
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         """Everything, for a checkpoint: weights, target weights, Adam's moments."""
-        moments = self.adam.state_dict()["state"]
         return {
             "weights": dict(self.online.state_dict()),
             "target": dict(self.target.state_dict()),
-            "adam": {f"{i}.{k}": v for i, s in moments.items() for k, v in s.items()},
+            "adam": self.adam.state(),
         }
 
     def load_state(self, state: dict[str, dict[str, Tensor]], updates: int) -> None:
         """The inverse of `state`."""
         self.weights.load_state_dict(state["weights"])
         self.target_weights.load_state_dict(state["target"])
-        moments: dict[int, dict[str, Tensor]] = {}
-        for key, value in state["adam"].items():
-            index, _, name = key.partition(".")
-            moments.setdefault(int(index), {})[name] = value
-        groups = self.adam.state_dict()["param_groups"]
-        self.adam.load_state_dict({"state": moments, "param_groups": groups})
+        self.adam.load_state(state["adam"])
         self.updates = updates

@@ -55,4 +55,4 @@ def clip_by_global_norm(gradients: list[Tensor], limit: float) -> tuple[list[Ten
     """g min(limit / |g|, 1) and |g|, the norm over all gradients together (Table 6)."""
     norm = torch.stack([g.float().square().sum() for g in gradients]).sum().sqrt()
     scale = torch.clamp(limit / norm, max=1.0)
-    return [g * scale for g in gradients], norm
+    return [g.float() * scale for g in gradients], norm

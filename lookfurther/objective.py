@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,11 +21,10 @@ from lookfurther.transforms import transform
 from lookfurther.types import Batch
 
 
-class Forward(NamedTuple):
-    """The loss, and what is known before its gradients."""
+class Judged(NamedTuple):
+    """What the loss says of a batch's values, before the network's gradients."""
 
-    q_both: Tensor  # [2B, A]: f_theta of x, then of x'
-    loss: Tensor
+    slope: Tensor  # [2B, A]: dL/df for x, then for x'
     td_error: Tensor  # [B]: f_theta(x, a) - target, before the step
     terms: dict[str, Tensor]  # scalars, on the device
 
@@ -44,28 +42,37 @@ class Objective:
         """Let the parts of a pass run as compiled kernels."""
         self.online_values = torch.compile(values, dynamic=False)
         self.target_values = torch.compile(values, dynamic=False)
-        self.losses = torch.compile(self.losses, dynamic=False)
-        self.expert_share = torch.compile(self.expert_share, dynamic=False)
+        self.judge = torch.compile(self.judge_in_one, dynamic=False)
 
-    def forward(self, online: nn.Module, target: nn.Module, batch: Batch) -> Forward:
-        """The loss of a batch."""
+    def forward(self, online: nn.Module, target: nn.Module, batch: Batch) -> tuple[Tensor, Judged]:
+        """f_theta of x and x' [2B, A], and what the loss says of it."""
         with self.aside.branch(), torch.no_grad():
             q_target = self.target_values(target, batch.x_next)
         q_both = self.online_values(online, batch.both.flatten(0, 1))
         self.aside.join()
-        return Forward(q_both, *self.losses(q_both, q_target, batch))
+        return q_both, self.judge(q_both.detach(), q_target, batch)
 
-    def backward(
-        self, forward: Forward, parameters: Sequence[Tensor]
-    ) -> tuple[list[Tensor], Tensor]:
-        """Gradients of the loss, and the demonstrations' share in them."""
-        slope, *gradients = torch.autograd.grad(forward.loss, [forward.q_both, *parameters])
-        return gradients, self.expert_share(slope)
+    def judge(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> Judged:
+        """The loss of the values [2B, A], and its slope."""
+        q_both = q_both.requires_grad_()
+        loss, (td_error, terms) = self.losses(q_both, q_target, batch)
+        (slope,) = torch.autograd.grad(loss, q_both)
+        return self._report(slope, td_error, terms)
+
+    def judge_in_one(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> Judged:
+        """The same in a form that a compiler takes whole."""
+        slope_of = torch.func.grad(self.losses, has_aux=True)
+        slope, (td_error, terms) = slope_of(q_both, q_target, batch)
+        return self._report(slope, td_error, terms)
+
+    def _report(self, slope: Tensor, td_error: Tensor, terms: dict[str, Tensor]) -> Judged:
+        share = expert_share(slope, self.settings.agent_items)
+        return Judged(slope, td_error, terms | {"expert_share_of_gradient": share})
 
     def losses(
         self, q_both: Tensor, q_target: Tensor, batch: Batch
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """L, the TD errors [B], and the terms to report."""
+    ) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
+        """L, and beside it the TD errors [B] and the terms to report."""
         s, (_, a, r, discount, e, w, _) = self.settings, batch
         q, q_next = q_both.chunk(2)
         a_next = double_q_action(q_next)
@@ -82,13 +89,7 @@ class Objective:
             "loss_im": (w * im).mean().detach(),
             "q_mean": q.detach().mean(),
         }
-        return loss, (chosen(q, a) - goal).detach(), terms
-
-    def expert_share(self, slope: Tensor) -> Tensor:
-        """Share of |dL/df| that falls on expert items; slope [2B, A] is for x, then x'."""
-        size = slope.abs().sum(-1).view(2, -1).sum(0)
-        whole = size.sum().clamp(min=torch.finfo(size.dtype).tiny)
-        return size[self.settings.agent_items :].sum() / whole
+        return loss, ((chosen(q, a) - goal).detach(), terms)
 
     @torch.no_grad()
     def td_error(self, online: nn.Module, target: nn.Module, batch: Batch) -> Tensor:
@@ -102,3 +103,9 @@ class Objective:
 def values(network: nn.Module, x: Tensor) -> Tensor:
     """f(x, a) [B, A] in float32."""
     return network(x).float()
+
+
+def expert_share(slope: Tensor, agent_items: int) -> Tensor:
+    """Share of |dL/df| that falls on expert items; slope [2B, A] is for x, then x'."""
+    size = slope.abs().sum(-1).view(2, -1).sum(0)
+    return size[agent_items:].sum() / size.sum().clamp(min=torch.finfo(size.dtype).tiny)

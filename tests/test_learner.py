@@ -105,7 +105,7 @@ def test_gradients_are_clipped_by_their_global_norm():
     settings = config.Learner(agent_items=32, expert_items=0, max_gradient_norm=1e-3)
     learner = Learner(net(), settings, CPU, torch.float32)
     norm = learner.step(batch_of(32)).terms["gradient_norm"]
-    moments = torch.cat([s["exp_avg"].flatten() for s in learner.adam.state.values()])
+    moments = torch.cat([mean.flatten() for mean in learner.adam.means])
     assert norm > 1e-3
     assert float(moments.norm()) == pytest.approx(0.1 * 1e-3, rel=1e-5)  # (1 - beta_1) g
 

@@ -1,0 +1,71 @@
+"""AdamStep of Algorithm 1 (Kingma & Ba 2015) on the whole list of parameters at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+
+BETA_1, BETA_2 = 0.9, 0.999
+
+
+class Adam:
+    """The moments and the two ways to the same step.
+
+    `step` is torch's fused kernel. `fusible_step` spells the arithmetic out, for a compiler to
+    fuse with the clipping before it and the copies after it.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], rate: float, eps: float) -> None:
+        self.parameters, self.rate, self.eps = list(parameters), rate, eps
+        self.means = [torch.zeros_like(p) for p in self.parameters]
+        self.squares = [torch.zeros_like(p) for p in self.parameters]
+        self.steps = torch.zeros(len(self.parameters), device=self.parameters[0].device)
+
+    @torch.no_grad()
+    def step(self, gradients: list[Tensor], sound: Tensor) -> None:
+        """One step; none where the gradients are not sound."""
+        adam(
+            self.parameters,
+            gradients,
+            self.means,
+            self.squares,
+            [],
+            list(self.steps.unbind()),
+            fused=True,
+            capturable=self.steps.is_cuda,
+            found_inf=(~sound).float(),
+            amsgrad=False,
+            beta1=BETA_1,
+            beta2=BETA_2,
+            lr=self.rate,
+            weight_decay=0.0,
+            eps=self.eps,
+            maximize=False,
+        )
+
+    @torch.no_grad()
+    def fusible_step(self, gradients: list[Tensor], sound: Tensor) -> None:
+        """The same step; where the gradients are not sound, one of gradient 0."""
+        self.steps += 1
+        t = self.steps[0]
+        state = zip(self.parameters, self.means, self.squares, gradients, strict=True)
+        for p, mean, square, gradient in state:
+            g = torch.where(sound, gradient, 0.0)
+            mean.lerp_(g, 1 - BETA_1)
+            square.lerp_(g.square(), 1 - BETA_2)
+            size = (square / (1 - BETA_2**t)).sqrt() + self.eps
+            p.sub_(self.rate / (1 - BETA_1**t) * mean / size)
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything, for a checkpoint."""
+        means = {f"mean.{i}": mean for i, mean in enumerate(self.means)}
+        squares = {f"square.{i}": square for i, square in enumerate(self.squares)}
+        return {"steps": self.steps, **means, **squares}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """The inverse of `state`."""
+        for name, tensor in self.state().items():
+            tensor.copy_(state[name])
