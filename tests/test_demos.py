@@ -8,6 +8,8 @@ import os
 import random
 import re
 import shutil
+import tracemalloc
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -24,12 +26,12 @@ from hypothesis import strategies as st
 
 from lookfurther import config
 from lookfurther.config import Environment
-from lookfurther.demos.collect import babyai_bot, collect
+from lookfurther.demos.collect import Policy, babyai_bot, collect
 from lookfurther.demos.episodes import Episode, best, check, film
-from lookfurther.demos.store import load, save
+from lookfurther.demos.store import append, load, save
 from lookfurther.envs import describe
 from lookfurther.errors import DemonstrationError
-from lookfurther.runtime.training import expert_replay
+from lookfurther.runtime.assembly import expert_replay
 from lookfurther.types import BEST, END, FIRST, TERMINAL, TRUNCATED, Batch, Spec
 
 VECTOR = Spec("toy", (2,), 1, "float32", 3, 1.0)
@@ -134,7 +136,8 @@ def sets(draw: st.DrawFn) -> tuple[Spec, list[Episode]]:
 
 def row(b: Batch, i: int) -> tuple:
     """Item i of a batch, in the order of `transition`, and its e."""
-    x, a, r, discount, x_next, e, *_ = (column[i].numpy() for column in b)
+    x, x_next = b.both[:, i].numpy()
+    a, r, discount, e, *_ = (column[i].numpy() for column in b[1:])
     return x.tobytes(), int(a), r[()], discount[()], x_next.tobytes(), float(e)
 
 
@@ -277,10 +280,21 @@ def test_a_set_comes_back_bit_for_bit_by_name_and_by_path(stored: Any) -> None:
 
 def test_minari_reads_the_same(stored: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import minari
+    from minari.cli import app
+    from minari.namespace import list_local_namespaces
+    from typer.testing import CliRunner
 
     _, episodes, root, _ = stored
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(root))
     assert list(minari.list_local_datasets()) == ["tests/shown-v0"]
+    assert list_local_namespaces() == ["tests"]
+    for words, said in (
+        (["list", "local"], r"tests/sho\S* .* 3 .* 9 "),
+        (["show", "tests/shown-v0"], "Total Steps"),
+    ):
+        shown = CliRunner().invoke(app, words)
+        assert shown.exit_code == 0
+        assert re.search(said, shown.output)
     dataset = minari.load_dataset("tests/shown-v0")
     for ours, theirs in zip(episodes, dataset.iterate_episodes(), strict=True):
         assert np.asarray(theirs.observations).tobytes() == ours.planes.tobytes()
@@ -364,8 +378,8 @@ def test_a_flipped_bit_changes_nothing_or_is_refused(files: Path) -> None:
     path, rng, found = files / "main_data.hdf5", random.Random(0), {}
     data = path.read_bytes()
     with h5py.File(path) as file:
-        chunk: Any = file["episode_1/observations"]
-        planes = chunk.id.get_chunk_info(0).byte_offset
+        data_of: Any = file["episode_1/observations"]
+        planes = data_of.id.get_offset()
     places = [planes + 5, *(rng.randrange(len(data)) for _ in range(150))]
     for place in places:
         altered = bytearray(data)
@@ -441,6 +455,94 @@ def put(files: Path, field: str, **what: Any) -> None:
 def test_bombs_and_strange_types_are_refused_unread(files: Path, field: str, what: dict) -> None:
     put(files, field, **what)
     refused(files, f"/episode_2/{field} cannot be ")
+
+
+PICTURES = Spec("pictures", (1, 84, 84), 4, "uint8", 3, 255.0)
+
+
+def pictures(planes: np.ndarray) -> Episode:
+    steps = len(planes) - 1
+    return Episode(planes, np.zeros(steps, np.int64), np.ones(steps, np.float32), True)
+
+
+def test_large_planes_are_packed_and_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pictures that pack, noise that does not, and the blankest ones, which look like a bomb."""
+    rng = np.random.default_rng(0)
+    blocks = np.kron(rng.integers(0, 256, (7, 7)), np.ones((12, 12), int))
+    still = np.repeat(blocks[None, None], 300, 0).astype(np.uint8)
+    still[:, 0, 0, :2] = np.arange(300)[:, None] % 256
+    noise = rng.integers(0, 256, (200, 1, 84, 84)).astype(np.uint8)
+    blank = np.zeros((300, 1, 84, 84), np.uint8)
+    episodes = [pictures(planes) for planes in (still, noise, blank)]
+    monkeypatch.setattr("lookfurther.demos.pieces.RATIO", 120)
+    path = save("mine-v0", episodes, PICTURES, "me", tmp_path)
+    with h5py.File(path / "data" / "main_data.hdf5") as file:
+        kept: list[Any] = [file[f"episode_{i}/observations"] for i in range(3)]
+        sizes = [k.nbytes / k.id.get_storage_size() for k in kept]
+    assert sizes[0] > 10
+    assert 0.8 < sizes[1] < 1.2
+    assert sizes[2] == 1
+    assert all(map(same, load("mine-v0", PICTURES, tmp_path), episodes))
+
+
+def test_a_bomb_that_fits_its_facts_is_refused_unread(tmp_path: Path) -> None:
+    """A hundred megabytes of nothing in a small file, every digest right."""
+    path = save("mine-v0", [pictures(np.zeros((2, 1, 84, 84), np.uint8))], PICTURES, "me", tmp_path)
+    steps = 15_000
+    with h5py.File(path / "data" / "main_data.hdf5", "w") as file:
+        for field, shape in (("observations", (steps + 1, 1, 84, 84)), ("actions", (steps,))):
+            chunk = (min(shape[0], 500), *shape[1:])
+            kind = "u1" if field == "observations" else "i8"
+            file.create_dataset(
+                f"episode_0/{field}", shape, kind, compression="gzip", chunks=chunk
+            )[...] = 0
+    change_facts(path / "data", lambda facts: facts["episodes"][0].update(steps=steps))
+    tracemalloc.start()
+    with pytest.raises(DemonstrationError, match=r"cannot hold the .* bytes it claims"):
+        load(str(path), PICTURES)
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
+
+
+def test_a_piece_that_unpacks_to_more_than_its_rows_is_cut_off(tmp_path: Path) -> None:
+    planes = np.random.default_rng(0).integers(0, 9, (100, 1, 84, 84)).astype(np.uint8)
+    path = save("mine-v0", [pictures(planes)], PICTURES, "me", tmp_path)
+    bomb = zlib.compress(bytes(2**28))
+    with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
+        data: Any = file["episode_0/observations"]
+        data.id.write_direct_chunk((0, 0, 0, 0), bomb)
+    tracemalloc.start()
+    with pytest.raises(DemonstrationError, match="episode_0/observations is altered"):
+        load(str(path), PICTURES)
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
+
+
+def test_a_full_disk_harms_no_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("lookfurther.demos.pieces._put", full)
+    with pytest.raises(DemonstrationError, match=r"other-v0 could not be written: .*No space left"):
+        save("other-v0", some_episodes(), VECTOR, "me", tmp_path)
+    with pytest.raises(DemonstrationError, match=r"mine-v0 could not be added to: .*No space left"):
+        append("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_an_id_that_would_import_a_module_is_refused(files: Path) -> None:
+    change_facts(files, lambda facts: facts["spec"].update(env="hostile:Env-v0"))
+    refused(files, "'hostile:Env-v0' is not an id")
+
+
+def test_a_claimed_score_must_be_that_of_the_rewards(files: Path) -> None:
+    change_facts(files, lambda facts: facts["episodes"][1].update(score=1e6))
+    refused(files, "a score of 1e\\+06 is claimed, the rewards are ")
 
 
 def test_a_group_in_place_of_an_array_is_refused(files: Path) -> None:
@@ -523,9 +625,21 @@ def test_a_policy_sees_the_environment_after_each_reset() -> None:
         assert shown.score == len(shown)
 
 
-def test_stacked_planes_are_not_collected() -> None:
-    with pytest.raises(DemonstrationError, match=r"leave environment\.stack at 0"):
-        collect("CartPole-v1", Environment(stack=2), lambda env: lambda: 0, [0])
+def test_a_policy_sees_the_stacks_that_training_will_see() -> None:
+    """Blank planes before the start, then the newest last; a set keeps each plane once."""
+    seen = []
+
+    def lean(observation: np.ndarray) -> int:
+        seen.append(observation.copy())
+        return int(observation[-2] > 0)
+
+    (shown,), spec = collect("CartPole-v1", Environment(stack=3), Policy(lean), [5])
+    assert spec.observation == (12,)
+    assert len(seen) == len(shown)
+    padded = np.concatenate([np.zeros((2, 4), np.float32), shown.planes])
+    for t, observation in enumerate(seen):
+        assert observation.tolist() == padded[t : t + 3].reshape(-1).tolist()
+        assert shown.actions[t] == int(shown.planes[t, 2] > 0)
 
 
 def test_one_hot_planes_say_what_minigrids_own_encoding_says() -> None:

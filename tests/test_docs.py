@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lookfurther import cli, errors
-from lookfurther.commands import train
+from lookfurther.commands import bench, demos, record, train
 from lookfurther.config import Config, replace, validate
 from lookfurther.envs import describe
 from lookfurther.options import parse
@@ -155,8 +155,19 @@ def test_shell_lines_are_understood(page: str, words: list[str]) -> None:
         assert program in ("pip", "tensorboard"), f"teach this test {program}"
 
 
+# How the words of a command are parsed where something follows its name.
+ASKED = {
+    "bench": bench.asked,
+    "demos": demos.understood,
+    "record": lambda words: parse(record.RecordOptions, record.RecordOptions(), words, "docs"),
+}
+
+
 def understood_by_us(words: list[str]) -> None:
     """Parsed and checked as the command would, without training."""
+    if words[0] in ASKED and words[1:]:
+        ASKED[words[0]](words[1:])
+        return
     if words[0] != "train":
         assert words[0] in ("--help", "--version") or (words[0] in cli.COMMANDS and not words[1:])
         return

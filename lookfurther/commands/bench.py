@@ -28,15 +28,19 @@ class BenchOptions:
     """also write the figures to this file"""
 
 
-def run(words: list[str]) -> int:
-    """Measure, print a table, and say what limits."""
+def asked(words: list[str]) -> BenchOptions:
+    """What the words of a command line ask for."""
     named = words and not words[0].startswith("-")
     name, scale, rest = split(words if named else [_fitting(), *words])
     base = replace(preset(name, scale), env=GAME)
-    options = parse(BenchOptions, BenchOptions(base), rest, f"lookfurther bench {name}")
-    config = validate(
-        replace(options.config, demos=("noise",) if base.learner.expert_items else ())
-    )
+    return parse(BenchOptions, BenchOptions(base), rest, f"lookfurther bench {name}")
+
+
+def run(words: list[str]) -> int:
+    """Measure, print a table, and say what limits."""
+    options = asked(words)
+    noise = ("noise",) if options.config.learner.expert_items else ()
+    config = validate(replace(options.config, demos=noise))
     figures = measure(config, options.seconds)
     print(table(figures))
     if options.json:

@@ -3,12 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import BEST, END, FIRST, TERMINAL, TRUNCATED, Chunk, Spec
+
+ACTIONS, RAM = 18, 128  # of the Atari emulator: action ids, bytes
+
+
+@dataclass(frozen=True)
+class Tape:
+    """What an emulator needs to play an Atari episode again, frame by frame, from power-on."""
+
+    frames: np.ndarray  # [F] uint8: the action id 0 ... 17 of each emulator frame
+    writes: np.ndarray = field(default_factory=lambda: np.zeros((0, 3), np.int32))
+    # [n, 3] int32 (frame, address, value): RAM bytes written just before that frame
+    seed: int = 0  # of the emulator; matters with sticky actions only
+
+    def __post_init__(self) -> None:
+        frames, writes = self.frames, self.writes
+        if frames.ndim != 1 or frames.dtype != np.uint8 or (frames >= ACTIONS).any():
+            raise DemonstrationError(f"a tape's frames must be actions of 0 ... {ACTIONS - 1}")
+        if writes.ndim != 2 or writes.shape[1] != 3 or writes.dtype != np.int32:
+            raise DemonstrationError("a tape's RAM writes must be rows of frame, address, value")
+        if ((writes < 0) | (writes >= (max(len(frames), 1), RAM, 256))).any():
+            raise DemonstrationError("a tape's RAM write lies outside its frames or the RAM")
+        if (np.diff(writes[:, 0]) < 0).any():
+            raise DemonstrationError("a tape's RAM writes must be in the order of their frames")
+        if not -(2**31) <= self.seed < 2**31:
+            raise DemonstrationError(f"a tape's seed must fit 32 bits, {self.seed} does not")
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an import or a verification found."""
+
+    verified: bool  # replayed, and equal in every plane and reward
+    recorded: float | None  # the score the source claims
+    replayed: float | None  # the score the replay gave
+    compared: int  # planes compared, or frames replayed
+    ambiguous: int  # steps whose frames held more than one action
+    mismatch: str  # "" or the first difference, in words
 
 
 @dataclass(frozen=True)
@@ -20,6 +57,8 @@ class Episode:
     rewards: np.ndarray  # [T] float32, raw
     terminal: bool  # False: cut off, so the last observation has a value
     seed: int | None = None  # what the environment was reset with, where known
+    tape: Tape | None = None  # of an Atari game
+    audit: Audit | None = None
 
     @property
     def score(self) -> float:
@@ -42,6 +81,8 @@ def check(episodes: Sequence[Episode], spec: Spec, source: str) -> None:
         raise DemonstrationError(f"{source} holds no episodes")
     for i, episode in enumerate(episodes):
         steps = len(episode)
+        # No array of flags: planes may be large. What is not a number is in both.
+        low, high = (f(episode.planes, initial=0) for f in (np.min, np.max))
         faults = {
             "no steps": steps == 0,
             f"planes {episode.planes.shape[1:]}, but {spec.env} shows {spec.plane}": (
@@ -55,10 +96,8 @@ def check(episodes: Sequence[Episode], spec: Spec, source: str) -> None:
             f"rewards of shape {episode.rewards.shape}": episode.rewards.ndim != 1,
             f"{len(episode.rewards)} rewards for {steps} actions": len(episode.rewards) != steps,
             "a reward that is not finite": not np.isfinite(episode.rewards).all(),
-            "a plane value that is not finite": not np.isfinite(episode.planes).all(),
-            f"a plane value above {spec.high:g}": (
-                spec.dtype == "uint8" and bool((episode.planes > spec.high).any())
-            ),
+            "a plane value that is not finite": not np.isfinite([low, high]).all(),
+            f"a plane value above {spec.high:g}": spec.dtype == "uint8" and high > spec.high,
             f"an action outside 0 ... {spec.actions - 1}": bool(
                 ((episode.actions < 0) | (episode.actions >= spec.actions)).any()
             ),

@@ -6,163 +6,297 @@ lies beside it as plain JSON, with the SHA-256 of every array.
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import os
-import warnings
-from collections.abc import Sequence
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from lookfurther.demos.episodes import Episode, check
+from lookfurther.config import Environment
+from lookfurther.demos import pieces
+from lookfurther.demos.episodes import Episode, Tape, check
+from lookfurther.demos.facts import Description, Shown, fits, origin, same, shown
+from lookfurther.demos.pieces import Expected
+from lookfurther.demos.tapes import PAD, blocks
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import Spec
 
-# Minari's arrays that make an episode, and the kinds of numbers they may hold.
+# Minari's arrays that make an episode, and the kinds of numbers they may hold; frames is the
+# action of every emulator frame, in rows: the first is blank, one for each step follows.
 FIELDS = {"observations": "uf", "actions": "iu", "rewards": "f", "terminations": "b"}
+FRAMES = "infos/frames"
+LARGEST_METADATA = 2**26  # bytes
+LONGEST = 10_000_000  # steps of an episode
 
 
 def save(
-    name: str, episodes: Sequence[Episode], spec: Spec, author: str, root: Path | None = None
+    name: str,
+    episodes: Sequence[Episode],
+    spec: Spec,
+    author: str,
+    root: Path | None = None,
+    environment: Environment | None = None,
 ) -> Path:
     """Write a new set under a Minari id such as "unlock/bot-v0", in Minari's folder or `root`."""
-    import minari
-    from gymnasium import spaces
-    from minari.data_collector import EpisodeBuffer
-    from minari.dataset.minari_dataset import parse_dataset_id
-
     check(episodes, spec, name)
+    folder = _new_folder(name, root)
+    if folder.exists():
+        raise DemonstrationError(f"a set named {name} exists: delete it or choose another name")
+    source = origin(spec, environment or Environment())
+    with _aside(folder) as data:
+        digests = pieces.write(data / pieces.FILE, (_arrays(e, source.repeat) for e in episodes))
+        facts = tuple(map(shown, episodes, digests))
+        _describe(data, name, Description(spec, author, source, facts))
+    for space in folder.relative_to(_root(root)).parents[:-1]:
+        facts_of = _root(root) / space / "namespace_metadata.json"  # where Minari looks for it
+        if not facts_of.exists():
+            facts_of.write_text("{}")
+    return folder
+
+
+def append(
+    name: str,
+    episodes: Sequence[Episode],
+    spec: Spec,
+    author: str,
+    root: Path | None = None,
+    environment: Environment | None = None,
+) -> Path:
+    """Add episodes to a set, or begin it with them.
+
+    The metadata is what counts: replaced last, it makes the new episodes part of the set.
+    """
+    folder = _folder(name, root)
+    if not folder.is_dir():
+        return save(name, episodes, spec, author, root, environment)
+    check(episodes, spec, name)
+    before = describe(name, root)
+    source = origin(spec, environment or Environment())
+    same(name, before, Description(spec, author, source, ()))
+    whole, draft = folder / pieces.FILE, folder / f".{uuid.uuid4().hex}"
     try:
-        parse_dataset_id(name)
-    except ValueError as error:
-        raise DemonstrationError(str(error)) from None
-    with _datasets(root), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # Minari asks for authors and links
-        if name in minari.list_local_datasets():
-            raise DemonstrationError(f"a set named {name} exists: delete it or choose another name")
-        high = spec.high if spec.dtype == "uint8" else np.inf
-        low = 0 if spec.dtype == "uint8" else -np.inf
-        buffers = [_buffer(i, episode, EpisodeBuffer) for i, episode in enumerate(episodes)]
-        dataset = minari.create_dataset_from_buffers(
-            name,
-            buffers,
-            action_space=spaces.Discrete(spec.actions),
-            observation_space=spaces.Box(low, high, spec.plane, np.dtype(spec.dtype).type),
-            algorithm_name=author,
-            data_format="hdf5",
-            jpeg_encoding=False,
+        shutil.copyfile(whole, draft)
+        digests = pieces.write(
+            draft, (_arrays(e, source.repeat) for e in episodes), len(before.episodes)
         )
-        facts = {
-            "spec": spec._asdict(),
-            "episodes": [
-                {"seed": episode.seed} | {f: _digest(getattr(buffer, f)) for f in FIELDS}
-                for episode, buffer in zip(episodes, buffers, strict=True)
-            ],
-        }
-        dataset.storage.update_metadata({"lookfurther": json.dumps(facts)})
-        return Path(dataset.storage.data_path).parent
+        facts = before.episodes + tuple(map(shown, episodes, digests))
+        _sync(draft)
+        os.replace(draft, whole)
+        _describe(folder, name, before._replace(episodes=facts))
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        raise DemonstrationError(f"{name} could not be added to: {error}") from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return folder.parent
 
 
-def load(name: str, spec: Spec, root: Path | None = None) -> list[Episode]:
+def merge(name: str, sources: Sequence[str], author: str, root: Path | None = None) -> Path:
+    """A new set of all the episodes of others, which must have been made in the same way."""
+    descriptions = [describe(source, root) for source in sources]
+    if not sources:
+        raise DemonstrationError(f"{name}: name the sets to merge")
+    first = descriptions[0]
+    for source, description in zip(sources, descriptions, strict=True):
+        same(source, description, first)
+    environment = environment_of(first)
+    episodes = [e for s in sources for e in load(s, first.spec, root, environment)]
+    return save(name, episodes, first.spec, author, root, environment)
+
+
+def load(
+    name: str, spec: Spec, root: Path | None = None, environment: Environment | None = None
+) -> list[Episode]:
     """The episodes of a set, by Minari id or by path; anything that is not `spec`'s is refused.
 
     Minari itself would build whatever environment a set names, so it has no part in reading.
     """
-    folder = _folder(name, root)
-    if not folder.is_dir():
-        raise DemonstrationError(f"no demonstrations named {name}: make or import them first")
+    description = describe(name, root)
+    fits(name, description, spec, environment or Environment())
     try:
-        metadata = json.loads((folder / "metadata.json").read_bytes())
-        facts = json.loads(metadata["lookfurther"])
-        shown = facts["spec"]["env"], facts["spec"]["actions"]
-        episodes = _read(folder / "main_data.hdf5", facts["episodes"])
-    except Exception as error:  # whatever a cut, altered or hostile file leads json and h5py to
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise DemonstrationError(f"{name} is not a readable set of ours: {reason}") from error
-    if shown != (spec.env, spec.actions):
-        raise DemonstrationError(
-            f"{name} shows {shown[0]} with {shown[1]} actions, the training environment is"
-            f" {spec.env} with {spec.actions}"
-        )
+        episodes = _read(_folder(name, root) / pieces.FILE, description)
+    except Exception as error:  # whatever a cut, altered or hostile file leads h5py and zlib to
+        raise _unreadable(name, error) from error
     check(episodes, spec, name)
     return episodes
 
 
-def _buffer(i: int, episode: Episode, make: Any) -> Any:
+def describe(name: str, root: Path | None = None) -> Description:
+    """What a set says of itself, without reading its arrays."""
+    folder = _folder(name, root)
+    if not folder.is_dir():
+        raise DemonstrationError(f"no demonstrations named {name}: make or import them first")
+    try:
+        path = folder / "metadata.json"
+        if path.stat().st_size > LARGEST_METADATA:
+            raise ValueError(f"{path.name} is larger than {LARGEST_METADATA} bytes")
+        metadata = json.loads(path.read_bytes())
+        description = Description.from_json(metadata["lookfurther"])
+        if len(description.episodes) != metadata["total_episodes"]:
+            raise ValueError(f"{len(description.episodes)} episodes are described")
+    except Exception as error:  # whatever a cut, altered or hostile file leads json to
+        raise _unreadable(name, error) from error
+    return description
+
+
+def names(root: Path | None = None) -> list[str]:
+    """Every readable set of ours in Minari's folder or `root`."""
+    top = _root(root)
+    found = []
+    for folder, inner, _ in os.walk(top):
+        if "data" in inner:
+            name = Path(folder).relative_to(top).as_posix()
+            with contextlib.suppress(DemonstrationError):
+                describe(name, root)
+                found.append(name)
+        inner[:] = [] if "data" in inner else [d for d in inner if not d.startswith(".")]
+    return sorted(found)
+
+
+def _unreadable(name: str, error: Exception) -> DemonstrationError:
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return DemonstrationError(f"{name} is not a readable set of ours: {reason[:300]}")
+
+
+def environment_of(description: Description) -> Environment:
+    """The settings under which a set was made, as far as a replay needs them."""
+    how = description.origin
+    if how.game:
+        return Environment(repeat=how.repeat, sticky=how.sticky)
+    return Environment(wrappers=how.wrappers, layout=how.layout)  # type: ignore[arg-type]
+
+
+def _arrays(episode: Episode, repeat: int) -> dict[str, np.ndarray]:
+    """An episode as Minari's arrays."""
     steps = len(episode)
     ends = np.arange(1, steps + 1) == steps
-    return make(
-        id=i,
-        observations=episode.planes,
-        actions=episode.actions,
-        rewards=episode.rewards.astype(np.float64),
-        terminations=ends & episode.terminal,
-        truncations=ends & (not episode.terminal),
-        infos={},
+    arrays = {
+        "observations": episode.planes,
+        "actions": episode.actions,
+        "rewards": episode.rewards.astype(np.float64),
+        "terminations": ends & episode.terminal,
+        "truncations": ends & (not episode.terminal),
+    }
+    if episode.tape is None:
+        return arrays
+    frames = blocks(episode.tape.frames, repeat)
+    if len(frames) != steps:
+        raise DemonstrationError(f"a tape of {len(frames)} steps cannot be an episode of {steps}")
+    return arrays | {FRAMES: np.concatenate([np.full_like(frames[:1], PAD), frames])}
+
+
+def _read(path: Path, description: Description) -> list[Episode]:
+    """The episodes of a set, each as it was described when it was written."""
+    spec, repeat = description.spec, description.origin.repeat
+    if spec.dtype not in ("uint8", "float32") or min(spec.plane, default=0) < 1 or repeat < 1:
+        raise ValueError(f"it shows no planes that can be: {spec}")
+    expected = []
+    for facts in description.episodes:
+        if not 0 < facts.steps <= LONGEST:
+            raise ValueError(f"an episode cannot have {facts.steps} steps")
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(FIELDS, (facts.steps,))
+        shapes["observations"] = (facts.steps + 1, *spec.plane)
+        if facts.reel is not None:
+            shapes[FRAMES] = (facts.steps + 1, repeat)
+        kinds = FIELDS | {"observations": np.dtype(spec.dtype).kind, FRAMES: "u"}
+        expected.append({f: Expected(shapes[f], kinds[f], facts.digests[f]) for f in shapes})
+    arrays = pieces.read(path, expected)
+    return list(map(_episode, arrays, description.episodes))
+
+
+def _episode(arrays: dict[str, np.ndarray], facts: Shown) -> Episode:
+    """An episode from Minari's arrays and our facts, which must agree."""
+    tape = None
+    if facts.reel is not None:
+        frames = arrays[FRAMES][1:].reshape(-1)[: facts.reel.length]
+        writes = np.array(facts.reel.writes, np.int32).reshape(-1, 3)
+        tape = Tape(frames, writes, facts.reel.seed)
+    episode = Episode(
+        planes=arrays["observations"],
+        actions=arrays["actions"].astype(np.int64),
+        rewards=arrays["rewards"].astype(np.float32),
+        terminal=bool(arrays["terminations"][-1]),
+        seed=facts.seed,
+        tape=tape,
+        audit=facts.audit,
     )
+    if (episode.score, episode.terminal) != (facts.score, facts.terminal):
+        raise ValueError(
+            f"a score of {facts.score:g} is claimed, the rewards are {episode.score:g}"
+        )
+    return episode
+
+
+def _describe(data: Path, name: str, description: Description) -> None:
+    """Write the metadata, in Minari's words and in ours."""
+    import minari
+    from gymnasium import spaces
+    from minari.serialization import serialize_space
+
+    spec, size = description.spec, (data / pieces.FILE).stat().st_size
+    low, high = (0, spec.high) if spec.dtype == "uint8" else (-np.inf, np.inf)
+    box = spaces.Box(low, high, spec.plane, np.dtype(spec.dtype).type)
+    metadata = {
+        "dataset_id": name,
+        "minari_version": minari.__version__,
+        "data_format": "hdf5",
+        "jpeg_encoding": False,
+        "observation_space": serialize_space(box),
+        "action_space": serialize_space(spaces.Discrete(spec.actions)),
+        "total_episodes": len(description.episodes),
+        "total_steps": sum(facts.steps for facts in description.episodes),
+        "dataset_size": round(size / 1e6, 1),
+        "algorithm_name": description.author,
+        "lookfurther": description.to_json(),
+    }
+    draft = data / ".metadata.json"
+    draft.write_text(json.dumps(metadata))
+    _sync(draft)
+    os.replace(draft, data / "metadata.json")
+
+
+def _root(root: Path | None) -> Path:
+    """Minari's folder of datasets, unless told."""
+    given = os.environ.get("MINARI_DATASETS_PATH")
+    return root or (Path(given) if given else Path.home() / ".minari" / "datasets")
 
 
 def _folder(name: str, root: Path | None) -> Path:
     """Where the files of a set lie."""
-    from minari.storage.datasets_root_dir import get_dataset_path
-
-    if (Path(name) / "data").is_dir():
-        return Path(name) / "data"
-    with _datasets(root):
-        return get_dataset_path(name) / "data"
+    folder = Path(name) / "data"
+    return folder if folder.is_dir() else _root(root) / name / "data"
 
 
-def _read(path: Path, described: Sequence[dict[str, Any]]) -> list[Episode]:
-    """The episodes of Minari's HDF5 file, each as it was described when it was written."""
-    import h5py
+def _new_folder(name: str, root: Path | None) -> Path:
+    """Where a new set goes; its name must be one that Minari takes."""
+    from minari.dataset.minari_dataset import parse_dataset_id
 
-    with h5py.File(path, "r") as file:
-        if len(file) != len(described):
-            raise ValueError(f"{len(file)} episodes, not {len(described)}")
-        return [_episode(file[f"episode_{i}"], facts) for i, facts in enumerate(described)]
-
-
-def _episode(group: Any, facts: dict[str, Any]) -> Episode:
-    planes, actions, rewards, ends = (_array(group[field], facts[field]) for field in FIELDS)
-    return Episode(
-        planes=planes,
-        actions=actions.astype(np.int64),
-        rewards=rewards.astype(np.float32),
-        terminal=bool(ends[-1:].any()),
-        seed=facts["seed"],
-    )
+    try:
+        parse_dataset_id(name)
+    except ValueError as error:
+        raise DemonstrationError(str(error)) from None
+    return _root(root) / name
 
 
-def _array(data: Any, digest: str) -> np.ndarray:
-    """One field of an episode; what claims more bytes than its file has is not read."""
-    fits = data.nbytes <= data.file.id.get_filesize()
-    if not fits or data.dtype.kind not in FIELDS[data.name.rpartition("/")[2]]:
-        raise ValueError(f"{data.name} cannot be {data.dtype} of shape {data.shape}")
-    array = data[()]
-    if _digest(array) != digest:
-        raise ValueError(f"{data.name} is altered (SHA-256)")
-    return array
+@contextlib.contextmanager
+def _aside(folder: Path) -> Iterator[Path]:
+    """A hidden folder to write a set in, which becomes `folder` when all is well."""
+    draft = folder.parent / f".{folder.name}.{uuid.uuid4().hex}"
+    try:
+        (draft / "data").mkdir(parents=True)
+        yield draft / "data"
+        _sync(draft / "data" / pieces.FILE)
+        draft.rename(folder)
+    except (OSError, RuntimeError) as error:  # the second is how h5py says that the disk is full
+        raise DemonstrationError(f"{folder} could not be written: {error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
-def _digest(array: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
-
-
-class _datasets:
-    """Minari's datasets folder, for the time of a `with`."""
-
-    def __init__(self, root: Path | None) -> None:
-        self.root = None if root is None else root.resolve()  # Minari takes relative ones amiss
-
-    def __enter__(self) -> None:
-        self.before = os.environ.get("MINARI_DATASETS_PATH")
-        if self.root is not None:
-            os.environ["MINARI_DATASETS_PATH"] = str(self.root)
-
-    def __exit__(self, *_: object) -> None:
-        if self.root is not None:
-            os.environ.pop("MINARI_DATASETS_PATH")
-            if self.before is not None:
-                os.environ["MINARI_DATASETS_PATH"] = self.before
+def _sync(path: Path) -> None:
+    """Have the system put a file on the disk now."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,196 @@
+"""How to keep a long Atari episode: size, time to write and read, and peak memory of each way.
+
+One episode of random play, 20,000 steps unless told, 7,056 bytes a plane. Each way in a process of
+its own; `ours` is what `demos` uses, with its SHA-256 digests and its checks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measure import (
+    Contestant,
+    absences,
+    confine,
+    medians,
+    parser,
+    report,
+    resident,
+    surroundings,
+    table,
+)
+from lookfurther.config import Environment
+from lookfurther.demos import store
+from lookfurther.demos.episodes import Episode
+from lookfurther.types import Spec
+
+NAME = "bench/episode-v0"
+CHUNK = 64  # planes packed together, in the ways that pack
+
+
+class Way:
+    """One way to keep an episode."""
+
+    def __init__(self, name: str, episode: Path, spec: Spec) -> None:
+        kind, _, level = name.partition(" ")
+        self.write, self.read = {
+            "ours": (self._save, self._load),
+            "minari": (self._minari_write, self._minari_read),
+            "hdf5": (self._pack, self._minari_read),
+        }[kind]
+        self.level, self.spec = level, spec
+        if level in ("arrow", "parquet"):
+            import pyarrow  # noqa: F401
+        arrays = np.load(episode)
+        self.planes = np.ascontiguousarray(arrays["planes"])
+        self.actions = arrays["actions"]
+
+    def round(self) -> dict[str, float]:
+        """Write the episode and read it back: MB, seconds and MB of memory above its own."""
+        root = Path(tempfile.mkdtemp())
+        try:
+            write_s, write_peak = measured(lambda: self.write(root))
+            size = sum(f.stat().st_size for f in root.rglob("*") if f.is_file())
+            read_s, read_peak = measured(lambda: self.read(root))
+            if not np.array_equal(self.read(root), self.planes):
+                raise AssertionError("it did not come back as it was")
+        finally:
+            shutil.rmtree(root)
+        own = self.planes.nbytes / 1e6
+        return {
+            "size_mb": size / 1e6,
+            "write_s": write_s,
+            "read_s": read_s,
+            "write_peak_mb": write_peak,
+            "read_peak_mb": read_peak - own,
+        }
+
+    def _episode(self) -> Episode:
+        rewards = np.zeros(len(self.actions), np.float32)
+        return Episode(self.planes, self.actions, rewards, False, 0)
+
+    def _save(self, root: Path) -> None:
+        store.save(NAME, [self._episode()], self.spec, "a benchmark", root, Environment())
+
+    def _load(self, root: Path) -> np.ndarray:
+        return store.load(NAME, self.spec, root)[0].planes
+
+    def _minari_write(self, root: Path) -> None:
+        storage(root, self.spec, self.level).update_episodes([self._buffer(self.planes)])
+
+    def _minari_read(self, root: Path) -> np.ndarray:
+        from minari.dataset.minari_storage import MinariStorage
+
+        (episode,) = MinariStorage.read(root).get_episodes([0])
+        return episode["observations"]
+
+    def _pack(self, root: Path) -> None:
+        """Minari's own file, its planes packed."""
+        import h5py
+
+        made = storage(root, self.spec, "hdf5")
+        made.update_episodes([self._buffer(self.planes[:1])])
+        filters = {"lzf": ("lzf", None)} | {f"gzip-{n}": ("gzip", n) for n in range(1, 10)}
+        compression, level = filters[self.level]
+        with h5py.File(root / "main_data.hdf5", "a") as file:
+            del file["episode_0/observations"]
+            file.create_dataset(
+                "episode_0/observations",
+                data=self.planes,
+                chunks=(CHUNK, *self.planes.shape[1:]),
+                compression=compression,
+                compression_opts=level,
+            )
+
+    def _buffer(self, planes: np.ndarray) -> Any:
+        from minari.data_collector import EpisodeBuffer
+
+        steps = len(self.actions)
+        none = np.zeros(steps, bool)
+        return EpisodeBuffer(0, 0, None, planes, self.actions, np.zeros(steps), none, none, {})
+
+
+def storage(root: Path, spec: Spec, form: str) -> Any:
+    """A new dataset of Minari's."""
+    from gymnasium import spaces
+    from minari.dataset.minari_storage import MinariStorage
+
+    box = spaces.Box(0, 255, spec.plane, np.uint8)
+    actions = spaces.Discrete(spec.actions)
+    return MinariStorage.new(root, box, actions, data_format=form, jpeg_encoding=False)
+
+
+def measured(work: Callable[[], Any]) -> tuple[float, float]:
+    """Seconds, and the most memory in MB that the process had above what it had before."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    before = resident()
+    start = time.perf_counter()
+    kept = work()
+    seconds = time.perf_counter() - start
+    del kept
+    lines = Path("/proc/self/status").read_text().splitlines()
+    peak = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    return seconds, (peak - before) / 1e6
+
+
+def film(game: str, steps: int, path: Path) -> Spec:
+    """Random play, one episode after another as one, saved for the contestants."""
+    from lookfurther.envs import make_envs
+
+    envs = make_envs(f"ALE/{game}-v5", Environment(), 1, 0, 1)
+    actions = np.random.default_rng(0).integers(0, 18, steps)
+    planes = np.empty((steps + 1, *envs.spec.plane), np.uint8)
+    planes[0] = envs.reset().observation[0, -1:]
+    for t, action in enumerate(actions):
+        envs.send(np.array([action]))
+        planes[t + 1] = envs.recv().observation[0, -1:]
+    envs.close()
+    np.savez(path, planes=planes, actions=actions)
+    return envs.spec
+
+
+WAYS = (
+    *("ours", "minari hdf5", "minari arrow", "minari parquet"),
+    *("hdf5 lzf", "hdf5 gzip-1", "hdf5 gzip-4", "hdf5 gzip-6"),
+)
+COLUMNS = ("size_mb", "write_s", "read_s", "write_peak_mb", "read_peak_mb")
+
+
+def options() -> argparse.Namespace:
+    words = parser(__doc__, seconds=0)
+    words.add_argument("--game", default="MontezumaRevenge")
+    words.add_argument("--steps", type=int, default=20_000)
+    return words.parse_args()
+
+
+def main() -> None:
+    chosen = options()
+    confine(chosen.cores)
+    result: dict[str, Any] = {"surroundings": surroundings(["minari", "h5py", "pyarrow", "numpy"])}
+    figures: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        episode = Path(folder) / "episode.npz"
+        spec = film(chosen.game, chosen.steps, episode)
+        for name in WAYS:
+            with closing(Contestant(Way, name, episode, spec)) as way:
+                if way.absent:
+                    figures[name] = {"absent": way.absent}
+                else:
+                    figures[name] = medians([way.call("round") for _ in range(chosen.rounds)])
+    result |= {"game": chosen.game, "steps": chosen.steps, "ways": figures}
+    rows = [[n, *(f[c] for c in COLUMNS)] for n, f in figures.items() if "absent" not in f]
+    title = f"{chosen.steps:,} steps of {chosen.game}"
+    report(title, result, table(["way", *COLUMNS], rows) + absences(figures), chosen.json)
+
+
+if __name__ == "__main__":
+    main()

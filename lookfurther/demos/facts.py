@@ -1,0 +1,164 @@
+"""What a set of demonstrations says of itself: plain JSON, read without its arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import math
+import types
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+
+from lookfurther.config import Environment
+from lookfurther.demos.episodes import Audit, Episode
+from lookfurther.errors import DemonstrationError
+from lookfurther.types import Spec
+
+
+class Origin(NamedTuple):
+    """What a replay needs to be the same: the game and how it was played."""
+
+    game: str  # name of the ROM; "" for environments other than Atari
+    meanings: tuple[str, ...]  # of the actions; empty where unknown
+    repeat: int  # emulator frames a step; 1 elsewhere
+    sticky: float  # probability that the emulator repeated the last action
+    library: str  # with its version
+    rom: str  # SHA-256, or ""
+    wrappers: tuple[str, ...]
+    layout: str
+
+
+class Reel(NamedTuple):
+    """What is known of a tape besides the action of each frame."""
+
+    length: int  # frames
+    writes: tuple[tuple[int, ...], ...]  # (frame, address, value)
+    seed: int
+
+
+class Shown(NamedTuple):
+    """One episode."""
+
+    steps: int
+    score: float
+    terminal: bool
+    seed: int | None
+    reel: Reel | None
+    audit: Audit | None
+    digests: dict[str, str]  # SHA-256 of each array
+
+    @property
+    def verified(self) -> bool:
+        """Whether a replay has been seen to equal it."""
+        return self.audit is not None and self.audit.verified
+
+
+class Description(NamedTuple):
+    """A whole set."""
+
+    spec: Spec
+    author: str
+    origin: Origin
+    episodes: tuple[Shown, ...]
+
+    def to_json(self) -> str:
+        return json.dumps(_plain(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Description:
+        """The inverse of `to_json`; a ValueError where anything is missing or of another type."""
+        description = _typed(cls, json.loads(text), "")
+        if ":" in description.spec.env:  # would import a module of the file's choice
+            raise ValueError(f"env {description.spec.env!r} is not an id")
+        return description
+
+
+def origin(spec: Spec, environment: Environment) -> Origin:
+    """How episodes seen as `spec` under these settings came to be."""
+    adapted = environment.wrappers, environment.layout
+    if not spec.env.startswith("ALE/"):
+        version = f"gymnasium {importlib.metadata.version('gymnasium')}"
+        return Origin("", (), 1, 0.0, version, "", *adapted)
+    from lookfurther.envs.emulator import MEANINGS, game_of, rom_digest
+
+    game = game_of(spec.env)
+    version = f"ale-py {importlib.metadata.version('ale-py')}"
+    how = environment.repeat, environment.sticky
+    return Origin(game, MEANINGS, *how, version, rom_digest(game), *adapted)
+
+
+def shown(episode: Episode, digests: dict[str, str]) -> Shown:
+    """The facts of an episode and its arrays' digests."""
+    tape = episode.tape
+    reel = None
+    if tape is not None:
+        reel = Reel(len(tape.frames), tuple(map(tuple, tape.writes.tolist())), tape.seed)
+    return Shown(
+        steps=len(episode),
+        score=episode.score,
+        terminal=bool(episode.terminal),
+        seed=episode.seed,
+        reel=reel,
+        audit=episode.audit,
+        digests=digests,
+    )
+
+
+def fits(name: str, description: Description, spec: Spec, environment: Environment) -> None:
+    """Refuse a set of another environment, or of the same one played in another way."""
+    theirs = description.spec
+    if (theirs.env, theirs.actions) != (spec.env, spec.actions):
+        raise DemonstrationError(
+            f"{name} shows {theirs.env} with {theirs.actions} actions, the training environment is"
+            f" {spec.env} with {spec.actions}"
+        )
+    if not description.episodes:
+        raise DemonstrationError(f"{name} holds no episodes")
+    how = description.origin
+    for word, made, wanted in (
+        ("action repeat", how.repeat, environment.repeat),
+        ("sticky probability", how.sticky, environment.sticky),
+    ):
+        if how.game and made != wanted:
+            raise DemonstrationError(
+                f"{name} was made with {word} {made:g}, the training environment has {wanted:g}"
+            )
+
+
+def same(name: str, one: Description, other: Description) -> None:
+    """Refuse to join what was not made in the same way."""
+    theirs = one.origin._replace(library="")._asdict() | one.spec._asdict()
+    ours = other.origin._replace(library="")._asdict() | other.spec._asdict()
+    for word, value in theirs.items():
+        if value != ours[word]:
+            raise DemonstrationError(f"{name} has {word} {value!r}, the others {ours[word]!r}")
+
+
+def _plain(value: Any) -> Any:
+    """Records as objects, tuples as lists."""
+    if isinstance(value, Audit):
+        return dataclasses.asdict(value)
+    if hasattr(value, "_asdict"):
+        return {name: _plain(x) for name, x in value._asdict().items()}
+    return [_plain(x) for x in value] if isinstance(value, tuple) else value
+
+
+def _typed(kind: Any, value: Any, path: str) -> Any:
+    """Plain data as the type `kind` says, with nothing missing, added or of another type."""
+    arguments = get_args(kind)
+    if isinstance(kind, types.UnionType):  # of a type and None
+        return None if value is None else _typed(arguments[0], value, path)
+    if get_origin(kind) is tuple and isinstance(value, list):
+        return tuple(_typed(arguments[0], x, path) for x in value)
+    if get_origin(kind) is dict and isinstance(value, dict):
+        return {name: _typed(arguments[1], x, path) for name, x in value.items()}
+    if hasattr(kind, "__annotations__") and isinstance(value, dict):
+        hints = get_type_hints(kind)
+        if set(value) != set(hints):
+            raise ValueError(f"{path or 'it'} must have {', '.join(hints)}")
+        return kind(**{name: _typed(hints[name], x, name) for name, x in value.items()})
+    if kind is float and type(value) is int and abs(value) < 2**53:
+        return float(value)
+    if type(value) is not kind or (kind is float and not math.isfinite(value)):
+        raise ValueError(f"{path or 'it'} cannot be {str(value)[:40]!r}")
+    return value

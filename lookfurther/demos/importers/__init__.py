@@ -1,0 +1,42 @@
+"""Demonstrations from elsewhere: every one is replayed, and says what the replay found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from lookfurther.config import Environment
+from lookfurther.demos.episodes import Episode
+from lookfurther.errors import DemonstrationError
+from lookfurther.types import Spec
+
+
+class Imported(NamedTuple):
+    """What a file held, ready for the store."""
+
+    episodes: list[Episode]  # each with its audit
+    spec: Spec
+    environment: Environment  # how they were made
+
+
+def read(
+    path: Path, env: str = "", environment: Environment | None = None, force: bool = False
+) -> Imported:
+    """The episodes of a file, or of a folder that is a Minari dataset.
+
+    `env` names the environment where the file does not. What a replay does not reproduce is
+    refused, unless forced; then its audit says so.
+    """
+    from lookfurther.demos.importers import datasets, openai, sequences
+
+    environment = environment or Environment()
+    if path.is_dir():
+        return datasets.read(path, env, environment, force)
+    if not path.is_file():
+        raise DemonstrationError(f"there is no file {path}")
+    readers = {".demo": openai.read, ".npz": sequences.read, ".hdf5": datasets.read}
+    if path.suffix not in readers:
+        raise DemonstrationError(
+            f"{path} is none of {', '.join(readers)} nor the folder of a Minari dataset"
+        )
+    return readers[path.suffix](path, env, environment, force)

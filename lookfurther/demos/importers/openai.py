@@ -1,0 +1,185 @@
+"""Recordings of openai/atari-demo: pickles, read without letting them call anything."""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+import pickletools
+import re
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lookfurther.config import Environment
+from lookfurther.demos.episodes import RAM, Tape
+from lookfurther.demos.importers import Imported
+from lookfurther.demos.importers.replays import Claim, audited
+from lookfurther.demos.tapes import play
+from lookfurther.envs import describe
+from lookfurther.envs.emulator import Emulator, game_of
+from lookfurther.errors import ConfigError, DemonstrationError
+
+LARGEST, LONGEST = 2**24, 1_250_000  # bytes and opcodes of a file: twice those of any known one
+# What the recordings are made of: lists and dicts of numbers, and NumPy's arrays and scalars.
+OPCODES = frozenset(
+    re.findall(
+        r"\w+",
+        """PROTO FRAME STOP MARK EMPTY_DICT EMPTY_LIST EMPTY_TUPLE APPEND APPENDS SETITEM SETITEMS
+        BINPUT LONG_BINPUT BINGET LONG_BINGET NONE NEWTRUE NEWFALSE BININT BININT1 BININT2
+        BINFLOAT BINUNICODE BINBYTES SHORT_BINBYTES TUPLE TUPLE1 TUPLE2 TUPLE3
+        GLOBAL REDUCE BUILD""",
+    )
+)
+MULTIARRAY = ("numpy.core.multiarray", "numpy._core.multiarray")
+
+
+class Recording(NamedTuple):
+    """A file's contents, checked."""
+
+    actions: np.ndarray  # [F] int64: indices into the game's own actions
+    rewards: np.ndarray | None  # [F] or [F + 1] float64, per frame
+    rams: dict[int, np.ndarray]  # RAM [128] uint8 after so many frames
+
+
+def read(path: Path, env: str, environment: Environment, force: bool) -> Imported:
+    """The one episode of a `.demo` file, with RAM repaired at no checkpoint, the first or all.
+
+    The old emulator filled the RAM at random when switched on, today's does not; and Gravitar was
+    recorded from another revision of its ROM.
+    """
+    env = env or _env_of(path)
+    recording = recorded(path)
+    emulator = Emulator(env, 1)
+    own = np.array(emulator.actions, np.uint8)
+    if (recording.actions >= len(own)).any():
+        raise DemonstrationError(f"{path}: {env} has only {len(own)} actions of its own")
+    frames = own[recording.actions]
+    rewards = recording.rewards
+    score = None if rewards is None else float(rewards.sum())
+    # Without rewards the checkpoints are all there is to compare: they cannot be written as well.
+    repaired = (
+        {},
+        dict([*recording.rams.items()][:1]),
+        recording.rams if rewards is not None else {},
+    )
+    tapes = (Tape(frames, _writes(frames, rams, emulator)) for rams in repaired)
+    claim = Claim(score, rewards, recording.rams)
+    episode = audited(str(path), tapes, env, environment, claim, force)
+    return Imported([episode], describe(env, environment), environment)
+
+
+def recorded(path: Path) -> Recording:
+    """What a file holds, or a DemonstrationError."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise ValueError(f"it is larger than {LARGEST} bytes")
+        return _recording(_unpickled(path.read_bytes()))
+    except Exception as error:  # whatever a cut, altered or hostile pickle leads to
+        reason = " ".join(f"{error}".split())[:200]
+        raise DemonstrationError(f"{path} is no readable recording: {reason}") from error
+
+
+def _env_of(path: Path) -> str:
+    """MontezumaRevenge1.demo is of ALE/MontezumaRevenge-v5."""
+    env = f"ALE/{re.sub(r'[^A-Za-z].*', '', path.stem)}-v5"
+    try:
+        game_of(env)
+    except ConfigError:
+        raise DemonstrationError(f"{path} does not say its game: name it with --env") from None
+    return env
+
+
+def _writes(frames: np.ndarray, rams: dict[int, np.ndarray], emulator: Emulator) -> np.ndarray:
+    """The bytes that must be written for the RAM to be as recorded at these frames."""
+    emulator.reset()
+    writes = []
+    for _ in play(Tape(frames[: max(rams, default=0)]), emulator):
+        recorded = rams.get(emulator.frames)
+        if recorded is not None and emulator.frames < len(frames):
+            for address in np.flatnonzero(emulator.ram() != recorded).tolist():
+                writes.append((emulator.frames, address, int(recorded[address])))
+                emulator.write(address, int(recorded[address]))
+    return np.array(writes, np.int32).reshape(-1, 3)
+
+
+def _unpickled(data: bytes) -> Any:
+    """The plain data of a pickle; NumPy's objects become stand-ins, all others are refused."""
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+        if count > LONGEST:
+            raise ValueError(f"its pickle is longer than {LONGEST} opcodes")
+        if opcode.name not in OPCODES:
+            raise ValueError(f"its pickle holds {opcode.name}")
+        # The memo grows to its largest number at once.
+        if opcode.name == "LONG_BINPUT" and (argument or 0) > count:
+            raise ValueError("its pickle numbers more things than it holds")
+    return _Unpickler(io.BytesIO(data)).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+
+        class Array:  # made anew for each file, which may tamper with it
+            def __setstate__(self, state: tuple) -> None:
+                self.data = bytes(state[4])
+
+        class Kind:
+            def __init__(self, name: str, *_: object) -> None:
+                self.name = name
+
+            def __setstate__(self, state: tuple) -> None:
+                pass
+
+        def scalar(kind: Any, data: bytes) -> float:
+            return struct.unpack({"f8": "<d", "i8": "<q"}[kind.name], data)[0]
+
+        self._known = {("numpy", "ndarray"): Array, ("numpy", "dtype"): Kind}
+        for module in MULTIARRAY:
+            self._known[module, "_reconstruct"] = lambda *_: Array()
+            self._known[module, "scalar"] = scalar
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self._known:
+            raise ValueError(f"its pickle asks for {module}.{name}")
+        return self._known[module, name]
+
+
+def _recording(data: Any) -> Recording:
+    """Check the plain data of a file."""
+    actions = np.array([_whole(a) for a in data["actions"]], np.int64)
+    if not len(actions) or (actions < 0).any():
+        raise ValueError("it holds no actions, or one below 0")
+    rewards = None
+    if "rewards" in data:
+        rewards = np.array([_finite(r) for r in data["rewards"]], np.float64)
+        if len(rewards) - len(actions) not in (0, 1):
+            raise ValueError(f"it lists {len(rewards)} rewards for {len(actions)} actions")
+    places = [_whole(n) for n in data["checkpoint_action_nr"]]
+    rams = [_ram(checkpoint.data) for checkpoint in data["checkpoints"]]
+    if len(places) != len(rams) or places != sorted({*places} & {*range(1, len(actions) + 1)}):
+        raise ValueError("its checkpoints are not at ascending frames of its own")
+    return Recording(actions, rewards, dict(zip(places, rams, strict=True)))
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or abs(value) >= 2**31:
+        raise ValueError(f"{value!r:.40} is not a whole number")
+    return value
+
+
+def _finite(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"{value!r:.40} is not a finite number")
+    return float(value)
+
+
+def _ram(state: bytes) -> np.ndarray:
+    """The RAM in an emulator state of old: after the chip's name, how many bytes, one int each."""
+    start = state.index(b"M6532") + 5
+    values = np.frombuffer(state, "<i4", 1 + RAM, start)
+    if values[0] != RAM or ((values[1:] < 0) | (values[1:] > 255)).any():
+        raise ValueError("a checkpoint holds no RAM")
+    return values[1:].astype(np.uint8)

@@ -1,0 +1,103 @@
+"""Tapes of other people's recordings, played and compared with what these claim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from lookfurther.config import Environment
+from lookfurther.demos.episodes import Audit, Episode, Tape
+from lookfurther.demos.tapes import GameOver, blocks, cut, majority, unroll
+from lookfurther.envs.emulator import Emulator
+from lookfurther.errors import DemonstrationError
+
+Watch = Callable[[Emulator, float], None]
+
+
+class Differs(Exception):
+    """A replay is not what was recorded."""
+
+
+class Claim(NamedTuple):
+    """What a recording says of itself; a replay must agree with all of it."""
+
+    score: float | None
+    rewards: np.ndarray | None  # [F] or [F + 1], per frame; may be listed one frame late
+    rams: dict[int, np.ndarray]  # after so many frames; where there are no rewards to compare
+
+
+def audited(
+    source: str,
+    tapes: Iterable[Tape],
+    env: str,
+    environment: Environment,
+    claim: Claim,
+    force: bool = False,
+) -> Episode:
+    """The episode of the first of several tapes that does what was claimed.
+
+    Where none does, it is an error; forced, the tape that was right for longest.
+    """
+    furthest, played, fault = None, -1, ""
+    for tape in tapes:
+        watch = _watch(claim, tape)
+        frames = 0
+
+        def follow(emulator: Emulator, reward: float, watch: Watch = watch) -> None:
+            nonlocal frames
+            watch(emulator, reward)
+            frames = emulator.frames
+
+        try:
+            episode = unroll(tape, env, environment.repeat, environment.sticky, follow)
+            if claim.score is not None and episode.score != claim.score:
+                raise Differs(f"the score is {episode.score:g}, recorded {claim.score:g}")
+            return _with_audit(episode, environment.repeat, claim.score, "")
+        except (Differs, GameOver) as difference:
+            if frames > played:
+                furthest, played, fault = tape, frames, str(difference)
+    if not force:
+        raise DemonstrationError(f"{source} does not replay as recorded: {fault}; force takes it")
+    assert furthest is not None
+    try:
+        episode = unroll(furthest, env, environment.repeat, environment.sticky)
+    except GameOver as end:
+        episode = unroll(cut(furthest, end.frames), env, environment.repeat, environment.sticky)
+    return _with_audit(episode, environment.repeat, claim.score, fault)
+
+
+def _with_audit(episode: Episode, repeat: int, recorded: float | None, fault: str) -> Episode:
+    assert episode.tape is not None
+    frames = episode.tape.frames
+    _, ambiguous = majority(blocks(frames, repeat))
+    audit = Audit(not fault, recorded, episode.score, len(frames), ambiguous, fault)
+    return replace(episode, audit=audit)
+
+
+def _watch(claim: Claim, tape: Tape) -> Watch:
+    """Compare frame by frame: rewards, or where there are none the RAM that is not written."""
+    if claim.rewards is None:
+        written = set(tape.writes[:, 0].tolist())
+        rams = {frame: ram for frame, ram in claim.rams.items() if frame not in written}
+        return lambda emulator, _: _same_ram(emulator, rams)
+    listed = [*claim.rewards.tolist(), 0.0]
+    lags = {0, 1} if listed[0] == 0 else {0}
+
+    def same_reward(emulator: Emulator, reward: float) -> None:
+        now = emulator.frames - 1
+        right = {lag for lag in lags if listed[now + lag] == reward}
+        if not right:
+            recorded = listed[now + min(lags)]
+            raise Differs(f"the reward of frame {now} is {reward:g}, recorded {recorded:g}")
+        lags.intersection_update(right)
+
+    return same_reward
+
+
+def _same_ram(emulator: Emulator, rams: dict[int, np.ndarray]) -> None:
+    recorded = rams.get(emulator.frames)
+    if recorded is not None and (different := np.flatnonzero(emulator.ram() != recorded)).size:
+        raise Differs(f"RAM byte {different[0]} differs after {emulator.frames} frames")

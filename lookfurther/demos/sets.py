@@ -1,0 +1,167 @@
+"""Sets of demonstrations as a user names them.
+
+By an id of Minari's with or without its version, by a path, or as shipped/NAME, which comes with
+the package.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from lookfurther.config import Environment
+from lookfurther.demos import store
+from lookfurther.demos.episodes import Episode
+from lookfurther.demos.facts import Description, fits, origin, shown
+from lookfurther.errors import ConfigError, DemonstrationError
+from lookfurther.types import Spec
+
+VERSION = re.compile(r"-v(\d+)$")
+NAME = re.compile(r"([\w-]{2,}/([\w-]+/)*)?[\w-]+-v\d+")  # what Minari takes
+SHIPPED = "shipped/"
+TRUSTED = ("lookfurther.envs", "gymnasium.wrappers", "minigrid.wrappers")  # a file may name these
+
+
+class Held(NamedTuple):
+    """A set in memory."""
+
+    name: str
+    description: Description
+    episodes: list[Episode]
+
+
+def new(name: str) -> str:
+    """The id of a new set, with the version Minari wants at its end; a taken one is refused."""
+    if not name:
+        raise ConfigError("a new set needs a name: give --name, such as --name montezuma")
+    if name.startswith(SHIPPED):
+        raise ConfigError(f"{name}: names that begin with {SHIPPED} are the package's own")
+    name = name if VERSION.search(name) else f"{name}-v0"
+    if not NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} cannot name a set: take letters, digits, - and _, as in my/set-v0"
+        )
+    if place(name).exists():
+        raise DemonstrationError(f"a set named {name} exists: delete it or choose another name")
+    return name
+
+
+def find(word: str) -> str:
+    """The set a word stands for: an id, a path, or an id without its version, the newest then."""
+    if (Path(word) / "data").is_dir():
+        return word
+    ids = list(_ids())
+    if word in ids:
+        return word
+    versions = [(int(match[1]), name) for name in ids if (match := _version(name, word))]
+    if versions:
+        return max(versions)[1]
+    named = [*ids, *(VERSION.sub("", name) for name in ids)]
+    near = difflib.get_close_matches(word, named, 3)
+    mend = f"did you mean {' or '.join(near)}?" if near else "make or import them first"
+    raise DemonstrationError(f"no demonstrations named {word}: {mend}")
+
+
+def _version(name: str, word: str) -> re.Match[str] | None:
+    match = VERSION.search(name)
+    return match if match and name[: match.start()] == word else None
+
+
+def every() -> Iterator[tuple[str, Description | DemonstrationError]]:
+    """Every set by its id, with what it says of itself or why it cannot."""
+    for name in _ids():
+        try:
+            yield name, describe(name)
+        except DemonstrationError as error:
+            yield name, error
+
+
+def _ids() -> Iterator[str]:
+    """What the package ships, then all that looks like a dataset in Minari's folder."""
+    from lookfurther.demos import shipped
+
+    yield from (SHIPPED + name for name in shipped.names())
+    top = root()
+    for folder, inner, _ in os.walk(top):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        if "data" in inner:
+            inner.clear()
+            yield Path(folder).relative_to(top).as_posix()
+
+
+def root() -> Path:
+    """Minari's folder of datasets."""
+    given = os.environ.get("MINARI_DATASETS_PATH")
+    return Path(given) if given else Path.home() / ".minari" / "datasets"
+
+
+def place(name: str) -> Path:
+    """Where a set lies: a folder, or the file of a shipped one."""
+    if name.startswith(SHIPPED):
+        from lookfurther.demos import shipped
+
+        return shipped.path(name.removeprefix(SHIPPED))
+    path = Path(name)
+    return path if (path / "data").is_dir() else root() / name
+
+
+def describe(word: str) -> Description:
+    """What a set says of itself, without reading its arrays; a shipped one is replayed."""
+    name = find(word)
+    return _shipped(name).description if name.startswith(SHIPPED) else store.describe(name)
+
+
+def opened(word: str) -> Held:
+    """A set with all its episodes, whatever it is of."""
+    name = find(word)
+    if name.startswith(SHIPPED):
+        return _shipped(name)
+    description = store.describe(name)
+    environment = store.environment_of(description)
+    return Held(name, description, store.load(name, description.spec, environment=environment))
+
+
+def load(word: str, spec: Spec, environment: Environment) -> list[Episode]:
+    """The episodes of a set for training; one of another environment is refused."""
+    name = find(word)
+    if not name.startswith(SHIPPED):
+        return store.load(name, spec, environment=environment)
+    held = _shipped(name, environment)
+    fits(name, held.description, spec, environment)
+    return held.episodes
+
+
+def _shipped(name: str, environment: Environment | None = None) -> Held:
+    """A demonstration of the package, played now."""
+    from lookfurther.demos import shipped
+
+    episodes, spec, how = shipped.read(name.removeprefix(SHIPPED), environment)
+    facts = tuple(shown(episode, {}) for episode in episodes)
+    return Held(
+        name, Description(spec, "lookfurther demos search", origin(spec, how), facts), episodes
+    )
+
+
+def trusted(description: Description, modules: Sequence[str] = ()) -> Environment:
+    """The settings a set was made with, where that imports known packages and these modules alone.
+
+    A set from elsewhere could otherwise name a module of its choice, whose import runs its code.
+    """
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ConfigError(f"--modules {module}: {error}") from None
+    environment = store.environment_of(description)
+    for wrapper in environment.wrappers:
+        module = wrapper.partition(":")[0]
+        if module not in modules and not f"{module}.".startswith(tuple(f"{t}." for t in TRUSTED)):
+            raise DemonstrationError(
+                f"the set was made with {wrapper}: where you know it, give --modules {module}"
+            )
+    return environment

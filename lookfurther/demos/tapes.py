@@ -1,0 +1,85 @@
+"""Atari episodes played again from their tapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from lookfurther.demos.episodes import Episode, Tape
+from lookfurther.envs.emulator import Emulator
+from lookfurther.errors import DemonstrationError
+
+PAD = 255  # fills the last block where the tape ends within it
+
+
+class GameOver(DemonstrationError):
+    """A tape that goes on where the game does not."""
+
+    def __init__(self, frames: int, length: int) -> None:
+        super().__init__(f"the game is over at frame {frames} of {length}")
+        self.frames = frames
+
+
+def unroll(
+    tape: Tape,
+    env: str,
+    repeat: int = 4,
+    sticky: float = 0.0,
+    watch: Callable[[Emulator, float], None] = lambda *_: None,
+) -> Episode:
+    """The episode of a tape in steps of `repeat` true frames, the last partial one kept.
+
+    `watch` is called after every frame with its reward, and may raise to break off.
+    """
+    emulator = Emulator(env, repeat, sticky, tape.seed)
+    length, steps = len(tape.frames), -(-len(tape.frames) // repeat)
+    planes = np.empty((steps + 1, *emulator.plane().shape), np.uint8)
+    rewards = np.zeros(steps, np.float32)
+    planes[0] = emulator.plane()
+    for i, reward in enumerate(play(tape, emulator)):
+        watch(emulator, reward)
+        rewards[i // repeat] += reward
+        if (i + 1) % repeat == 0 or i + 1 == length:
+            planes[i // repeat + 1] = emulator.plane()
+    if emulator.frames < length:
+        raise GameOver(emulator.frames, length)
+    actions, _ = majority(blocks(tape.frames, repeat))
+    return Episode(planes, actions, rewards, emulator.over, tape=tape)
+
+
+def cut(tape: Tape, length: int) -> Tape:
+    """The first frames of a tape."""
+    return replace(
+        tape, frames=tape.frames[:length], writes=tape.writes[tape.writes[:, 0] < length]
+    )
+
+
+def play(tape: Tape, emulator: Emulator) -> Iterator[float]:
+    """Play a tape on an emulator just switched on; the reward of each frame, until the end."""
+    writes = iter([*tape.writes.tolist(), (len(tape.frames), 0, 0)])
+    due, address, value = next(writes)
+    for i, action in enumerate(tape.frames.tolist()):
+        while due == i:
+            emulator.write(address, value)
+            due, address, value = next(writes)
+        yield emulator.frame(action)
+        if emulator.over:
+            return
+
+
+def blocks(frames: np.ndarray, repeat: int) -> np.ndarray:
+    """The frames of each step, [steps, repeat] uint8, the last one padded with PAD."""
+    padded = np.full(-(-len(frames) // repeat) * repeat, PAD, np.uint8)
+    padded[: len(frames)] = frames
+    return padded.reshape(-1, repeat)
+
+
+def majority(frames: np.ndarray) -> tuple[np.ndarray, int]:
+    """The most frequent action of each block, the earliest of several, and how many had several."""
+    counts = (frames[:, :, None] == frames[:, None, :]).sum(-1)
+    counts[frames == PAD] = 0
+    actions = np.take_along_axis(frames, counts.argmax(1)[:, None], 1)[:, 0].astype(np.int64)
+    several = (frames != frames[:, :1]) & (frames != PAD)
+    return actions, int(several.any(1).sum())

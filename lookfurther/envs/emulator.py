@@ -1,0 +1,203 @@
+"""One Atari emulator, frame by frame, seen bit for bit as ale-py's vector environment shows it.
+
+The vector environment cannot give its state, nor take RAM or one action for each frame: recording,
+replaying and searching need an emulator that can.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import platform
+import struct
+import zlib
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from lookfurther.envs.atari import SIDE
+from lookfurther.envs.blueprint import find
+from lookfurther.errors import ConfigError
+
+# The names of the emulator's actions; the place of each is its id.
+MEANINGS = (
+    *("NOOP", "FIRE", "UP", "RIGHT", "LEFT", "DOWN"),
+    *("UPRIGHT", "UPLEFT", "DOWNRIGHT", "DOWNLEFT"),
+    *("UPFIRE", "RIGHTFIRE", "LEFTFIRE", "DOWNFIRE"),
+    *("UPRIGHTFIRE", "UPLEFTFIRE", "DOWNRIGHTFIRE", "DOWNLEFTFIRE"),
+)
+
+# Where the processor multiplies and adds in one rounding, ale-py's OpenCV does: about one pixel in
+# a hundred thousand, exactly between two grey values, falls to the other side.
+FUSED = platform.machine().lower() in ("aarch64", "arm64")
+
+HEAD = struct.Struct("<II")  # of a state: frames, bytes of the picture under way
+
+
+class Emulator:
+    """One Atari game with power on, frame by frame.
+
+    A picture is the brighter of the last two frames of a step, pixel by pixel. A step that ends
+    early, because the game is over, adds to the picture before it what it had come to show.
+    """
+
+    def __init__(self, env: str, repeat: int = 4, sticky: float = 0.0, seed: int = 0) -> None:
+        from ale_py import ALEInterface, LoggerMode  # an optional extra
+
+        self.game, self.repeat = game_of(env), repeat
+        ALEInterface.setLoggerMode(LoggerMode.Error)
+        self._ale = ALEInterface()
+        self._ale.setFloat("repeat_action_probability", sticky)
+        self._ale.setInt("random_seed", seed)
+        self.reset()
+
+    def reset(self) -> np.ndarray:
+        """Switch the power off and on: the same start whatever was played before."""
+        self._ale.loadROM(rom(self.game))  # a mere reset_game keeps some games' RAM
+        self._ale.reset_game()
+        self.frames = 0
+        self._picture = self._ale.getScreenGrayscale()
+        self._begun = np.zeros(0, np.uint8)  # the step's last frame but one, once it is there
+        return self.plane()
+
+    @property
+    def over(self) -> bool:
+        """Whether the game is: no frame follows."""
+        return self._ale.game_over(with_truncation=False)
+
+    @property
+    def lives(self) -> int:
+        return self._ale.lives()
+
+    @property
+    def actions(self) -> tuple[int, ...]:
+        """The ids of the game's own actions, its minimal set."""
+        return tuple(action.value for action in self._ale.getMinimalActionSet())
+
+    def frame(self, action: int) -> float:
+        """One emulator frame under an action of 0 ... 17; the raw reward."""
+        reward = self._ale.act(action)
+        self.frames += 1
+        left = -self.frames % self.repeat
+        if left < 2 and not self.over:
+            seen = self._ale.getScreenGrayscale()
+            if left == 1:
+                self._begun = seen
+            else:
+                self._picture = np.maximum(seen, self._begun) if self._begun.size else seen
+                self._begun = self._begun[:0]
+        return float(reward)
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool]:
+        """`repeat` frames under one action, or fewer where the game ends: plane, reward, over."""
+        reward = 0.0
+        for _ in range(self.repeat):
+            reward += self.frame(action)
+            if self.over:
+                break
+        return self.plane(), reward, self.over
+
+    def plane(self, fused: bool = FUSED) -> np.ndarray:
+        """What the vector environment would show if the step ended here, [1, 84, 84] uint8."""
+        seen = np.maximum(self._picture, self._begun) if self._begun.size else self._picture
+        return shrink(seen, fused)[None]
+
+    def screen(self) -> np.ndarray:
+        """The last frame in colour, [210 (more in some games), 160, 3] uint8."""
+        return self._ale.getScreenRGB()
+
+    def ram(self) -> np.ndarray:
+        """[128] uint8."""
+        return self._ale.getRAM()
+
+    def write(self, address: int, value: int) -> None:
+        """Set one byte of RAM."""
+        self._ale.setRAM(address, value)
+
+    def state(self) -> bytes:
+        """What decides what comes next, random numbers and pictures included.
+
+        The action that sticky actions may repeat is missing: ale-py does not give it.
+        """
+        head = HEAD.pack(self.frames, self._begun.size)
+        inner = self._ale.cloneState(include_rng=True).serialize()
+        whole = b"".join((head, self._picture.tobytes(), self._begun.tobytes(), inner))
+        return zlib.compress(whole, 1)
+
+    def restore(self, state: bytes) -> None:
+        """Go on from a `state` of the same game; `screen` is right again after one frame.
+
+        Q*bert and Tetris can only do so in the emulator that gave it (ale-py 0.12).
+        """
+        from ale_py import ALEState
+
+        whole = zlib.decompress(state)
+        self.frames, begun = HEAD.unpack_from(whole)
+        pictures = np.frombuffer(whole, np.uint8, self._picture.size + begun, HEAD.size)
+        shape = self._picture.shape
+        self._picture = pictures[: self._picture.size].reshape(shape)
+        self._begun = pictures[self._picture.size :].reshape(shape if begun else 0)
+        self._ale.restoreState(ALEState(whole[HEAD.size + pictures.size :]))
+
+
+def game_of(env: str) -> str:
+    """The ROM's name of an id such as ALE/MontezumaRevenge-v5."""
+    spec = find(env)
+    if spec.namespace != "ALE":
+        raise ConfigError(f"{env} is no Atari game: its id must be an ALE/...-v5 one")
+    return spec.kwargs["game"]
+
+
+def rom(game: str) -> Path:
+    """Where ale-py keeps the ROM of a game."""
+    from ale_py import roms
+
+    path = roms.get_rom_path(game) if game in roms.get_all_rom_ids() else None
+    if path is None:
+        raise ConfigError(f"ale-py has no game {game!r}")
+    return path
+
+
+@lru_cache
+def rom_digest(game: str) -> str:
+    """SHA-256 of the ROM."""
+    return hashlib.sha256(rom(game).read_bytes()).hexdigest()
+
+
+def shrink(grey: np.ndarray, fused: bool = FUSED) -> np.ndarray:
+    """A grey screen as [84, 84], each pixel the mean of the area under it, as OpenCV rounds it.
+
+    Sums are single precision, along the rows first; `fused` rounds once where a product is added.
+    """
+    kind = np.float64 if fused else np.float32  # holds the exact sum of a product and a term
+    for axis in (1, 0):
+        places, weights = _areas(grey.shape[axis])
+        total = None
+        for place, weight in zip(places, weights.astype(kind), strict=True):
+            term = grey.take(place, axis) * (weight if axis == 1 else weight[:, None])
+            total = (term if total is None else term + total).astype(np.float32, copy=False)
+        assert total is not None
+        grey = total
+    return np.rint(grey).astype(np.uint8)
+
+
+@lru_cache
+def _areas(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each of 84 pixels the places under it of `size` ones, and their shares, [n, 84] each."""
+    scale = size / SIDE
+    columns = []
+    for i in range(SIDE):
+        low, high = i * scale, (i + 1) * scale
+        inside = range(math.ceil(low), min(math.floor(high), size - 1))
+        parts = [(j, 1 / scale) for j in inside]
+        if inside.start - low > 1e-3:
+            parts.insert(0, (inside.start - 1, (inside.start - low) / scale))
+        if high - inside.stop > 1e-3:
+            parts.append((inside.stop, (high - inside.stop) / scale))
+        columns.append(parts)
+    n = max(map(len, columns))
+    padded = [parts + [(0, 0.0)] * (n - len(parts)) for parts in columns]
+    places = np.array([[place for place, _ in parts] for parts in padded], np.intp)
+    shares = np.array([[share for _, share in parts] for parts in padded], np.float32)
+    return places.T.copy(), shares.T.copy()

@@ -1,0 +1,196 @@
+"""One emulator: bit for bit what the vector environment shows, and every state of it can return."""
+
+from __future__ import annotations
+
+import hashlib
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from lookfurther.config import Environment
+from lookfurther.envs import make_envs
+from lookfurther.envs.emulator import FUSED, MEANINGS, Emulator, rom_digest, shrink
+from lookfurther.errors import ConfigError
+
+pytest.importorskip("ale_py")
+
+FIRE = 1
+
+
+def actions(steps: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(0, 18, steps).tolist()
+
+
+def side_by_side(game: str, repeat: int, chosen: list[int], games: int) -> list[int]:
+    """Play both; how many frames the last step of each finished game had."""
+    env = f"ALE/{game}-v5"
+    envs = make_envs(env, Environment(noops=0, repeat=repeat), 1, 0, 1)
+    emulator, ends = Emulator(env, repeat), []
+    try:
+        assert np.array_equal(envs.reset().observation[0, -1:], emulator.plane())
+        for t, action in enumerate(chosen):
+            before = emulator.frames
+            envs.send(np.array([action]))
+            step = envs.recv()
+            plane, reward, over = emulator.step(action)
+            assert np.array_equal(step.observation[0, -1:], plane), f"{env}, step {t}"
+            assert (step.reward[0], step.terminal[0]) == (reward, over)
+            if over:
+                ends.append(emulator.frames - before)
+                envs.send(np.array([0]))
+                assert np.array_equal(envs.recv().observation[0, -1:], emulator.reset())
+                if len(ends) == games:
+                    break
+    finally:
+        envs.close()
+    return ends
+
+
+@pytest.mark.parametrize(
+    "game", ["MontezumaRevenge", "Pong", "PrivateEye", "Adventure", "JourneyEscape", "Carnival"]
+)
+def test_planes_rewards_and_ends_are_the_vector_environments(game: str) -> None:
+    """Screens of 210, 214, 230 and 250 lines."""
+    side_by_side(game, 4, actions(250), 3)
+
+
+@pytest.mark.parametrize("repeat", [1, 2, 3, 4, 5])
+def test_a_game_over_in_mid_step_looks_the_same(repeat: int) -> None:
+    """The vector environment does not look at the screen of the frame that ends the game."""
+    chosen = [FIRE if t % 3 == 0 else a for t, a in enumerate(actions(4000 // repeat, repeat))]
+    ends = side_by_side("Breakout", repeat, chosen, 3)
+    assert ends
+    assert repeat == 1 or set(ends) != {repeat}
+
+
+def test_a_step_is_its_frames() -> None:
+    steps, frames = Emulator("ALE/Pong-v5", 3), Emulator("ALE/Pong-v5", 3)
+    for action in actions(60):
+        plane, reward, over = steps.step(action)
+        assert (reward, over) == (sum(frames.frame(action) for _ in range(3)), frames.over)
+        assert np.array_equal(plane, frames.plane())
+        assert np.array_equal(steps.screen(), frames.screen())
+    assert steps.frames == frames.frames == 180
+
+
+def film(emulator: Emulator, chosen: list[int]) -> list[tuple]:
+    """All there is to see of some frames."""
+    seen = []
+    for action in chosen:
+        reward = emulator.frame(action)
+        ram, screen = emulator.ram().tobytes(), emulator.screen().tobytes()
+        seen.append(
+            (reward, emulator.over, emulator.lives, ram, screen, emulator.plane().tobytes())
+        )
+    return seen
+
+
+@pytest.mark.parametrize("game", ["Assault", "BeamRider", "Tennis"])
+def test_power_on_forgets_what_was_played(game: str) -> None:
+    """In these games a mere reset of the console does not."""
+    emulator = Emulator(f"ALE/{game}-v5")
+    opening = emulator.plane()
+    first = film(emulator, actions(60))
+    film(emulator, actions(200, seed=1))
+    assert np.array_equal(emulator.reset(), opening)
+    assert film(emulator, actions(60)) == first
+
+
+@pytest.mark.parametrize(("game", "played"), product(["MontezumaRevenge", "Breakout"], [0, 40, 83]))
+def test_a_state_brings_everything_back(game: str, played: int) -> None:
+    """At a step's end and in its midst; here and in another emulator."""
+    emulator, other = Emulator(f"ALE/{game}-v5"), Emulator(f"ALE/{game}-v5")
+    for action in actions(played):
+        emulator.frame(action)
+    state, plane = emulator.state(), emulator.plane()
+    after = film(emulator, actions(50, seed=2))
+    for player in (emulator, other):
+        film(player, [FIRE] * 5)
+        player.restore(state)
+        assert player.frames == played
+        assert np.array_equal(player.plane(), plane)
+        assert film(player, actions(50, seed=2)) == after
+
+
+def test_a_finished_game_is_still_over_in_its_state() -> None:
+    emulator = Emulator("ALE/Breakout-v5")
+    while not emulator.over:
+        emulator.step(FIRE)
+    state = emulator.state()
+    emulator.reset()
+    assert not emulator.over
+    emulator.restore(state)
+    assert emulator.over
+
+
+def test_sticky_actions_follow_the_seed() -> None:
+    films = []
+    for seed in (1, 1, 2):
+        emulator = Emulator("ALE/Breakout-v5", sticky=0.5, seed=seed)
+        films.append(film(emulator, actions(100)))
+    assert films[0] == films[1] != films[2]
+
+
+def test_ram_is_written() -> None:
+    emulator = Emulator("ALE/Pong-v5")
+    emulator.write(77, 200)
+    assert emulator.ram()[77] == 200
+    assert emulator.ram().shape == (128,)
+
+
+def test_names_and_digests() -> None:
+    from ale_py import Action, roms
+
+    assert list(MEANINGS) == [Action(i).name for i in range(18)]
+    path = roms.get_rom_path("pong")
+    assert path is not None
+    assert rom_digest("pong") == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert Emulator("ALE/Pong-v5").actions == (0, 1, 3, 4, 11, 12)
+    with pytest.raises(ConfigError, match="CartPole-v1 is no Atari game"):
+        Emulator("CartPole-v1")
+    with pytest.raises(ConfigError, match="ale-py has no game 'ponk'"):
+        rom_digest("ponk")
+
+
+def mean(grey: np.ndarray, y: int, x: int) -> Fraction:
+    """The mean of the area under a pixel, exactly."""
+    height, width = grey.shape
+    rows, columns = (
+        [Fraction(k * n, 84) for k in (i, i + 1)] for i, n in ((y, height), (x, width))
+    )
+    total = Fraction(0)
+    for j in range(int(rows[0]), min(int(rows[1]) + 1, height)):
+        share = min(rows[1], j + 1) - max(rows[0], j)
+        for i in range(int(columns[0]), min(int(columns[1]) + 1, width)):
+            total += share * (min(columns[1], i + 1) - max(columns[0], i)) * int(grey[j, i])
+    return total / ((rows[1] - rows[0]) * (columns[1] - columns[0]))
+
+
+@settings(max_examples=20)
+@given(
+    arrays(np.uint8, st.sampled_from([(210, 160), (250, 160), (214, 160)])),
+    st.lists(st.tuples(st.integers(0, 83), st.integers(0, 83)), min_size=5, max_size=5),
+    st.booleans(),
+)
+def test_a_pixel_is_the_mean_of_its_area(grey: np.ndarray, places: list, fused: bool) -> None:
+    grey = grey ^ np.random.default_rng(0).integers(0, 256, grey.shape).astype(np.uint8)
+    small = shrink(grey, fused)
+    assert (small.shape, small.dtype) == ((84, 84), np.uint8)
+    for y, x in places:
+        assert abs(int(small[y, x]) - mean(grey, y, x)) <= Fraction(1, 2) + Fraction(1, 1000)
+
+
+def test_the_two_roundings_differ_seldom_and_by_one() -> None:
+    grey = np.random.default_rng(0).integers(0, 256, (40, 210, 160)).astype(np.uint8)
+    ones, others = (
+        np.stack([shrink(g, fused) for g in grey]).astype(int) for fused in (True, False)
+    )
+    different = np.abs(ones - others)
+    assert different.max() == 1
+    assert 0 < different.mean() < 0.01
+    assert np.array_equal(shrink(grey[0]), shrink(grey[0], FUSED))

@@ -1,0 +1,182 @@
+"""Every reader of demonstrations, given files that were cut, altered or spliced (F10, F12).
+
+LOOKFURTHER_FUZZ sets how many files each reader is given; the suite tries a few.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lookfurther.demos.episodes import Episode, Tape
+from lookfurther.demos.importers import openai, read
+from lookfurther.demos.store import describe, load, save
+from lookfurther.errors import LookFurtherError
+from lookfurther.types import Spec
+from tests.recordings import checkpoint, write_demo
+
+FILES = int(os.environ.get("LOOKFURTHER_FUZZ", "40"))
+fuzz = settings(
+    max_examples=FILES,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+SPEC = Spec("ALE/Pong-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
+
+
+@st.composite
+def harmed(draw: st.DrawFn, data: bytes) -> bytes:
+    """data cut, with bytes changed, doubled, dropped or put in, or all of it made up."""
+    kinds = ("cut", "bytes", "bits", "number", "splice", "text", "made up")
+    kind = draw(st.sampled_from(kinds))
+    changed = bytearray(data)
+    if kind == "made up":
+        return draw(st.binary(max_size=300))
+    if kind == "cut":
+        return data[: draw(st.integers(0, len(data) - 1))]
+    for _ in range(draw(st.integers(1, 8))):
+        place = draw(st.integers(0, max(len(changed) - 1, 0)))
+        if kind == "bytes":
+            changed[place : place + 1] = draw(st.binary(max_size=9))
+        elif kind == "bits" and changed:
+            changed[place] ^= 1 << draw(st.integers(0, 7))
+        elif kind == "number":
+            value = draw(st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1]))
+            width = draw(st.sampled_from([4, 8]))
+            changed[place : place + width] = value.to_bytes(8, "little")[:width]
+        elif kind == "splice":
+            other = draw(st.integers(0, len(data) - 1))
+            changed[place:place] = data[other : other + draw(st.integers(0, 200))]
+        elif kind == "text":
+            words = [b"null", b"-1", b"1e999", b"[]", b"{}", b'"x"', b"9" * 30, b"true", b"../"]
+            changed[place : place + draw(st.integers(0, 9))] = draw(st.sampled_from(words))
+    return bytes(changed)
+
+
+def ours_or_nothing(call: Callable[[], Any]) -> None:
+    """A reader reads, or says in one line why it does not."""
+    said = ""
+    try:
+        call()
+    except LookFurtherError as error:
+        said = str(error)
+    assert "\n" not in said
+
+
+def recorded() -> dict[str, Any]:
+    ram = np.arange(128, dtype=np.uint8)
+    return {
+        "actions": [0, 1, 2] * 20,
+        "rewards": [0.0] * 60,
+        "signed_rewards": [np.float64(0)] * 60,
+        "lives": [3] * 61,
+        "checkpoints": [checkpoint(ram), checkpoint(ram)],
+        "checkpoint_action_nr": [20, 40],
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fuzz")
+
+
+@fuzz
+@given(st.data())
+def test_recordings(folder: Path, data: st.DataObject) -> None:
+    path = folder / "Pong.demo"
+    whole = write_demo(path, recorded()).read_bytes()
+    path.write_bytes(data.draw(harmed(whole)))
+    ours_or_nothing(lambda: openai.recorded(path))
+
+
+@fuzz
+@given(st.data())
+def test_action_sequences(folder: Path, data: st.DataObject) -> None:
+    """The archive harmed, or one of its arrays within a sound archive; none is ever played."""
+    arrays = {
+        "rom": "no_such_game",
+        "ale_actions": np.arange(18, dtype=np.uint8),
+        "score": 3,
+        "ram_patch": np.array([[1, 2]], np.uint8),
+        "patch_frame": 4,
+        "rewards": np.zeros(18, np.int32),
+    }
+    chosen = data.draw(st.sampled_from([*arrays, ""]))
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, array in arrays.items():
+            member = io.BytesIO()
+            np.save(member, array)
+            whole = member.getvalue()
+            packed.writestr(f"{name}.npy", data.draw(harmed(whole)) if name == chosen else whole)
+    path = folder / "one.npz"
+    path.write_bytes(file.getvalue() if chosen else data.draw(harmed(file.getvalue())))
+    ours_or_nothing(lambda: read(path))
+
+
+@pytest.fixture(scope="module")
+def sets(folder: Path) -> dict[str, tuple[Path, bytes]]:
+    """A set of ours with a tape, and one of Minari's making: every file of both."""
+    import minari
+    from minari.data_collector import EpisodeBuffer
+
+    frames = np.arange(40, dtype=np.uint8) % 18
+    planes = np.random.default_rng(0).integers(0, 4, (151, 1, 84, 84)).astype(np.uint8)
+    tape = Tape(np.resize(frames, 600), np.array([[3, 4, 5]], np.int32))
+    episode = Episode(planes, np.zeros(150, np.int64), np.ones(150, np.float32), True, 1, tape)
+    files = {}
+    path = save("fuzz/ours-v0", [episode], SPEC, "me", folder)
+    env = gymnasium.make("CartPole-v1")
+    seen = np.stack([env.reset(seed=1)[0], *(env.step(0)[0] for _ in range(3))])
+    ends = np.zeros(3, bool)
+    before = os.environ.get("MINARI_DATASETS_PATH")
+    os.environ["MINARI_DATASETS_PATH"] = str(folder)
+    buffer = EpisodeBuffer(0, 1, None, seen, np.zeros(3, int), np.ones(3), ends, ends, {})
+    minari.create_dataset_from_buffers("fuzz/theirs-v0", [buffer], env=env)
+    os.environ.pop("MINARI_DATASETS_PATH")
+    if before is not None:
+        os.environ["MINARI_DATASETS_PATH"] = before
+    for name, place in (("ours", path), ("theirs", folder / "fuzz" / "theirs-v0")):
+        for file in ("metadata.json", "main_data.hdf5"):
+            whole = place / "data" / file
+            files[f"{name}/{file}"] = whole, whole.read_bytes()
+    return files
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("file", ["metadata.json", "main_data.hdf5"])
+@fuzz
+@given(data=st.data())
+def test_sets(sets: dict, file: str, data: st.DataObject) -> None:
+    path, whole = sets[f"ours/{file}"]
+    name = str(path.parents[1])
+    path.write_bytes(data.draw(harmed(whole)))
+    try:
+        ours_or_nothing(lambda: describe(name))
+        ours_or_nothing(lambda: load(name, SPEC))
+    finally:
+        path.write_bytes(whole)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("file", ["metadata.json", "main_data.hdf5"])
+@fuzz
+@given(data=st.data())
+def test_datasets(sets: dict, file: str, data: st.DataObject) -> None:
+    path, whole = sets[f"theirs/{file}"]
+    path.write_bytes(data.draw(harmed(whole)))
+    try:
+        ours_or_nothing(lambda: read(path.parents[1], "CartPole-v1", force=True))
+    finally:
+        path.write_bytes(whole)

@@ -1,0 +1,592 @@
+"""Recordings from elsewhere: repaired, replayed, audited; hostile ones run nothing (F10, F11)."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import h5py
+import numpy as np
+import pytest
+from gymnasium.envs.registration import EnvSpec
+
+from lookfurther.config import Environment
+from lookfurther.demos.collect import collect
+from lookfurther.demos.episodes import Episode
+from lookfurther.demos.importers import Imported, openai, read, sequences
+from lookfurther.demos.store import save
+from lookfurther.demos.tapes import unroll
+from lookfurther.demos.verify import verify
+from lookfurther.envs.emulator import shrink
+from lookfurther.errors import DemonstrationError
+from tests.recordings import FRAMES, GAME, ONE, OWN, TWO, recording, write_demo
+
+pytest.importorskip("ale_py")
+
+SHARED = Path(__file__).parents[2] / "shared" / "demos"
+
+
+def only(imported: Imported) -> Episode:
+    (episode,) = imported.episodes
+    assert episode.audit is not None
+    return episode
+
+
+def sound(imported: Imported, score: float) -> Episode:
+    """The one episode, whose audit and whose replay both say that it is right."""
+    episode = only(imported)
+    assert episode.audit is not None
+    assert (episode.audit.verified, episode.audit.mismatch) == (True, "")
+    assert episode.score == episode.audit.replayed == score
+    assert verify(episode, imported.spec, imported.environment).verified
+    return episode
+
+
+# openai/atari-demo
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, Any]:
+    data = recording()
+    assert sum(data["rewards"]) > 0
+    return data
+
+
+@pytest.mark.parametrize(
+    ("writes", "frames"),
+    [([], set()), ([ONE], {100}), ([ONE, TWO], {100, 200})],
+    ids=["none", "first", "every"],
+)
+def test_ram_is_repaired_as_often_as_it_takes(tmp_path: Path, writes: list, frames: set) -> None:
+    """What the recording emulator had otherwise is written at the least number of checkpoints."""
+    data = recording(*writes)
+    path = write_demo(tmp_path / "Asterix3.demo", data)
+    episode = sound(read(path), sum(data["rewards"]))
+    assert episode.tape is not None
+    assert set(episode.tape.writes[:, 0].tolist()) == frames
+    assert episode.tape.frames.tolist() == [OWN[a] for a in data["actions"]]
+    assert episode.audit is not None
+    assert episode.audit.recorded == episode.score
+    assert episode.audit.compared == FRAMES
+
+
+def test_rewards_may_be_listed_a_frame_late(tmp_path: Path, plain: dict) -> None:
+    late = plain | {"rewards": [0.0, *plain["rewards"]]}
+    sound(read(write_demo(tmp_path / "Asterix.demo", late)), sum(plain["rewards"]))
+    later = plain | {"rewards": [0.0, 0.0, *plain["rewards"][:-1]]}
+    with pytest.raises(DemonstrationError, match="does not replay as recorded: the reward of fr"):
+        read(write_demo(tmp_path / "Asterix.demo", later))
+
+
+def test_without_rewards_the_checkpoints_are_compared(tmp_path: Path) -> None:
+    data = recording(ONE)
+    score = sum(data.pop("rewards"))
+    episode = sound(read(write_demo(tmp_path / "Asterix.demo", data)), score)
+    assert episode.audit is not None
+    assert episode.audit.recorded is None
+    data = recording(ONE, TWO)
+    del data["rewards"]
+    with pytest.raises(DemonstrationError, match=r"RAM byte \d+ differs after 200 frames"):
+        read(write_demo(tmp_path / "Asterix.demo", data))
+
+
+def test_a_mismatch_is_refused_and_when_forced_marked(tmp_path: Path, plain: dict) -> None:
+    other = plain | {"rewards": [*plain["rewards"][:-1], 7.0]}
+    path = write_demo(tmp_path / "Asterix.demo", other)
+    with pytest.raises(DemonstrationError, match="reward of frame 319 is 0, recorded 7; force"):
+        read(path)
+    episode = only(read(path, force=True))
+    assert episode.audit is not None
+    assert not episode.audit.verified
+    assert episode.audit.mismatch == "the reward of frame 319 is 0, recorded 7"
+    assert episode.audit.recorded == episode.score + 7
+
+
+def test_the_game_is_the_files_name_or_said(tmp_path: Path, plain: dict) -> None:
+    path = write_demo(tmp_path / "mine.demo", plain)
+    with pytest.raises(DemonstrationError, match=r"mine\.demo does not say its game: name it with"):
+        read(path)
+    sound(read(path, GAME), sum(plain["rewards"]))
+    with pytest.raises(DemonstrationError, match=r"ALE/Freeway-v5 has only 3 actions of its own"):
+        read(path, "ALE/Freeway-v5")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"actions": []}, "no actions"),
+        ({"actions": [-1]}, "below 0"),
+        ({"actions": ["up"]}, "'up' is not a whole number"),
+        ({"actions": [2**40]}, "its pickle holds LONG1"),
+        ({"rewards": [0.0]}, "1 rewards for 320 actions"),
+        ({"rewards": [float("nan")] * FRAMES}, "nan is not a finite number"),
+        ({"checkpoint_action_nr": [1]}, "not at ascending frames"),
+        ({"checkpoint_action_nr": [300, 200, 100]}, "not at ascending frames"),
+        ({"checkpoint_action_nr": [100, 200, 4000]}, "not at ascending frames"),
+        ({"checkpoints": [np.zeros(9, np.uint8)] * 3}, "not found"),
+        ({"checkpoints": [1, 2, 3]}, "no attribute"),
+    ],
+)
+def test_a_recording_that_does_not_hold_together_is_refused(tmp_path, plain, change, words) -> None:
+    with pytest.raises(DemonstrationError, match=f"is no readable recording: .*{words}"):
+        read(write_demo(tmp_path / "Asterix.demo", plain | change))
+
+
+class Runs:
+    """Runs something when it is unpickled."""
+
+    def __init__(self, call: Callable, *arguments: Any) -> None:
+        self.call = call, arguments
+
+    def __reduce__(self) -> tuple:
+        return self.call
+
+
+MEMO_BOMB = b"\x80\x03}r\xff\xff\xff\xff."
+LONG_BOMB = b"\x80\x03\x8b\xff\xff\xff\x7f" + b"\xff" * 100 + b"."
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        lambda ran: pickle.dumps(Runs(Path.touch, Path(ran))),
+        lambda ran: pickle.dumps({"actions": Runs(os.system, f"touch {ran}")}, protocol=2),
+        lambda ran: pickle.dumps({"actions": Runs(eval, f"open({ran!r}, 'w')")}, protocol=3),
+        lambda ran: b"cnumpy\nfromfile\n(X\x04\x00\x00\x00/etctR.",
+        lambda ran: b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nJ\xff\xff\xff\x7ftR.",
+        lambda ran: MEMO_BOMB,
+        lambda ran: LONG_BOMB,
+        lambda ran: b"\x80\x03X\xff\xff\xff\x7fa.",
+        lambda ran: b"(" * 100_000,
+        lambda ran: pickle.dumps({"actions": np.array([Runs(os.system, f"touch {ran}")])}),
+        lambda ran: b"",
+        lambda ran: b"not a pickle",
+    ],
+)
+def test_a_hostile_pickle_runs_nothing_and_takes_nothing(tmp_path: Path, hostile: Any) -> None:
+    ran, path = tmp_path / "ran", tmp_path / "Pong.demo"
+    path.write_bytes(hostile(str(ran)))
+    tracemalloc.start()
+    with pytest.raises(DemonstrationError, match="is no readable recording") as caught:
+        openai.recorded(path)
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
+    assert not ran.exists()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_cannot_tamper_with_the_reader(tmp_path: Path, plain: dict) -> None:
+    """A pickle may set attributes of the classes it is given: those are its own."""
+    tamper = b"\x80\x02cnumpy\nndarray\nN}X\x0c\x00\x00\x00__setstate__K\x01s\x86b."
+    (tmp_path / "bad.demo").write_bytes(tamper)
+    with pytest.raises(DemonstrationError):
+        openai.recorded(tmp_path / "bad.demo")
+    assert len(openai.recorded(write_demo(tmp_path / "good.demo", plain)).rams) == 3
+
+
+# Action sequences
+
+
+@pytest.fixture(scope="module")
+def episode(plain: dict, tmp_path_factory: pytest.TempPathFactory) -> Episode:
+    path = tmp_path_factory.mktemp("demo") / "Asterix.demo"
+    return only(read(write_demo(path, recording(ONE))))
+
+
+def given(episode: Episode, **changes: Any) -> dict[str, Any]:
+    """An action sequence as a person would write it."""
+    assert episode.tape is not None
+    arrays = {
+        "rom": "asterix",
+        "ale_actions": episode.tape.frames,
+        "score": int(episode.score),
+        "ram_patch": episode.tape.writes[:, 1:].astype(np.uint8),
+        "patch_frame": int(episode.tape.writes[0, 0]),
+    }
+    arrays |= changes
+    return {name: x for name, x in arrays.items() if x is not None}
+
+
+def write_npz(path: Path, arrays: dict[str, Any]) -> Path:
+    np.savez_compressed(path, **arrays)
+    return path
+
+
+def test_an_action_sequence_is_replayed(tmp_path: Path, episode: Episode) -> None:
+    found = sound(read(write_npz(tmp_path / "one.npz", given(episode))), episode.score)
+    assert found.planes.tobytes() == episode.planes.tobytes()
+    assert (found.actions.tolist(), found.terminal) == (episode.actions.tolist(), episode.terminal)
+
+
+def test_what_is_exported_is_imported(tmp_path: Path, episode: Episode) -> None:
+    sequences.write(tmp_path / "one.npz", episode, GAME)
+    found = sound(read(tmp_path / "one.npz"), episode.score)
+    assert found.planes.tobytes() == episode.planes.tobytes()
+    assert [p.name for p in tmp_path.iterdir()] == ["one.npz"]
+
+
+def test_rewards_and_score_of_a_sequence_must_be_right(tmp_path: Path, episode: Episode) -> None:
+    assert episode.tape is not None
+    rewards = np.zeros(FRAMES, np.int32)
+    unroll(episode.tape, GAME, watch=lambda e, r: rewards.__setitem__(e.frames - 1, int(r)))
+    sound(read(write_npz(tmp_path / "one.npz", given(episode, rewards=rewards))), episode.score)
+    path = write_npz(tmp_path / "one.npz", given(episode, rewards=rewards[::-1]))
+    with pytest.raises(DemonstrationError, match="does not replay as recorded: the reward of fr"):
+        read(path)
+    path = write_npz(tmp_path / "one.npz", given(episode, score=99))
+    with pytest.raises(DemonstrationError, match=f"the score is {episode.score:g}, recorded 99; "):
+        read(path)
+    audit = only(read(path, force=True)).audit
+    assert audit is not None
+    assert (audit.verified, audit.recorded, audit.replayed) == (False, 99, episode.score)
+
+
+def test_a_sequence_that_outlasts_its_game_is_refused(tmp_path: Path, episode: Episode) -> None:
+    long = np.full(9000, 1, np.uint8)
+    path = write_npz(tmp_path / "one.npz", given(episode, ale_actions=long, score=0))
+    with pytest.raises(DemonstrationError, match=r"the game is over at frame \d+ of 9000; force"):
+        read(path)
+    forced = only(read(path, force=True))
+    assert forced.terminal
+    assert len(forced) < 2250
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rom": "ponk"}, "ale-py has no game 'ponk'"),
+        ({"rom": None}, "it holds no rom"),
+        ({"score": None}, "it holds no score"),
+        ({"ale_actions": np.zeros(0, np.uint8)}, "no actions"),
+        ({"ale_actions": np.full(9, 18, np.uint8)}, r"actions of 0 \.\.\. 17"),
+        ({"ale_actions": np.zeros(9)}, "not whole numbers"),
+        ({"ram_patch": np.array([[200, 1]])}, "outside its frames or the RAM"),
+        ({"patch_frame": 10**6}, "outside its frames or the RAM"),
+        ({"patch_frame": np.zeros(2)}, "patch_frame must be one value"),
+        ({"ram_writes": np.zeros((2, 2), int)}, "rows of frame, address, value"),
+        ({"rewards": np.zeros(3)}, r"rewards of shape \(3,\) for 320 actions"),
+        ({"rewards": np.full(FRAMES, np.nan)}, "rewards of shape"),
+        ({"extra": 1}, "it holds 'extra.npy'"),
+        ({"score": np.array([object()])}, "an array of object"),
+    ],
+)
+def test_a_sequence_that_cannot_be_is_refused(tmp_path, episode, changes, words) -> None:
+    path = write_npz(tmp_path / "one.npz", given(episode, **changes))
+    with pytest.raises(DemonstrationError, match=words) as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_sequence_of_another_game_is_refused(tmp_path: Path, episode: Episode) -> None:
+    with pytest.raises(DemonstrationError, match="is of asterix, not of ALE/Pong-v5"):
+        read(write_npz(tmp_path / "one.npz", given(episode)), "ALE/Pong-v5")
+
+
+def npy(shape: tuple[int, ...], data: bytes, descr: str = "|u1") -> bytes:
+    file = io.BytesIO()
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue() + data
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("ale_actions.npy", npy((10**12,), b"\0"), "1 numbers for the shape"),
+        ("ale_actions.npy", npy((1,), pickle.dumps(1), "|O"), "an array of object"),
+        ("ale_actions.npy", npy((2**26,), bytes(2**26)), "more than 67108864 bytes"),
+        ("../ale_actions.npy", npy((1,), b"\0"), r"it holds '\.\./ale_actions\.npy'"),
+        ("ale_actions.npy", b"", "EOF|magic"),
+        ("ale_actions.npy", b"\x93NUMPY\x01\x00\x04\x00(((((", "EOF|header"),
+    ],
+)
+def test_a_hostile_archive_is_refused_unread(tmp_path, episode, name, data, words) -> None:
+    path = write_npz(tmp_path / "one.npz", given(episode, ale_actions=None))
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr(name, data)
+    tracemalloc.start()
+    with pytest.raises(DemonstrationError, match=words):
+        read(path)
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
+
+
+def test_what_no_reader_knows_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("up, up, down")
+    with pytest.raises(
+        DemonstrationError, match=r"is none of \.demo, \.npz, \.hdf5 nor the folder"
+    ):
+        read(tmp_path / "notes.txt")
+    with pytest.raises(DemonstrationError, match="there is no file"):
+        read(tmp_path / "nothing.npz")
+    with pytest.raises(DemonstrationError, match="holds no Minari dataset"):
+        read(tmp_path)
+
+
+# Minari datasets of others
+
+SEED, STEPS = 7, 60
+
+
+def stored(
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    env: gymnasium.Env,
+    look: Callable[[Any], Any] = lambda x: x,
+    seed: int | None = SEED,
+    idle: int = 0,
+    **options: Any,
+) -> Path:
+    """A dataset of some random steps, after `idle` no-ops, made by Minari itself."""
+    import minari
+    from minari.data_collector import EpisodeBuffer
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(root))
+    rng = np.random.default_rng(0)
+    first, _ = env.reset(seed=SEED)
+    for _ in range(idle):
+        first, *_ = env.step(0)
+    observations, actions, rewards, ends = [look(first)], [], [], []
+    while len(actions) < STEPS and not any(ends):
+        actions.append(1 if len(actions) % 9 == 0 else int(rng.integers(env.action_space.n)))  # type: ignore[attr-defined]
+        x, reward, terminal, _, _ = env.step(actions[-1])
+        observations.append(look(x))
+        rewards.append(float(reward))
+        ends.append(bool(terminal))
+    buffer = EpisodeBuffer(
+        id=0,
+        seed=seed,
+        observations=np.array(observations),
+        actions=np.array(actions),
+        rewards=np.array(rewards),
+        terminations=np.array(ends),
+        truncations=np.zeros(len(ends), bool),
+        infos={},
+    )
+    space = options.pop("observation_space", env.observation_space)
+    minari.create_dataset_from_buffers(
+        "theirs-v0", [buffer], env=env, observation_space=space, **options
+    )
+    env.close()
+    return root / "theirs-v0"
+
+
+def atari(**options: Any) -> gymnasium.Env:
+    settings = {"repeat_action_probability": 0.0, "frameskip": 4} | options
+    return gymnasium.make(GAME, **settings)
+
+
+quiet = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@quiet
+@pytest.mark.parametrize(
+    ("form", "jpeg", "options"),
+    [
+        ("hdf5", False, {}),
+        ("hdf5", True, {"full_action_space": True}),
+        ("hdf5", False, {"repeat_action_probability": 0.5}),
+        ("arrow", True, {}),
+        ("parquet", False, {}),
+    ],
+)
+def test_screens_are_healed_by_a_replay(tmp_path, monkeypatch, form, jpeg, options) -> None:
+    """Whatever they lost as JPEG: the actions lead to the same rewards and the same last screen."""
+    if form != "hdf5":
+        pytest.importorskip("pyarrow")
+    path = stored(tmp_path, monkeypatch, atari(**options), data_format=form, jpeg_encoding=jpeg)
+    imported = read(path)
+    episode = only(imported)
+    assert len(episode) == STEPS
+    sound(imported, episode.score)
+    assert imported.environment.sticky == options.get("repeat_action_probability", 0.0)
+    save("ours-v0", imported.episodes, imported.spec, "me", tmp_path, imported.environment)
+
+
+@quiet
+def test_processed_planes_and_no_ops_are_found_again(tmp_path, monkeypatch) -> None:
+    """Stacks of grey planes of another's making, which begin after some no-ops."""
+
+    def stack(screen: np.ndarray) -> np.ndarray:
+        plane = shrink(screen.mean(-1).astype(np.uint8))
+        return np.stack([plane * 0, plane * 0, plane * 0, plane], -1)
+
+    box = gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    env = atari(frameskip=4)
+    path = stored(
+        tmp_path, monkeypatch, env, stack, idle=5, jpeg_encoding=False, observation_space=box
+    )
+    imported = read(path)
+    episode = sound(imported, only(imported).score)
+    assert episode.tape is not None
+    assert len(episode.tape.frames) == 4 * (5 + STEPS)
+    assert (episode.tape.frames[:20] == 0).all()
+
+
+@quiet
+def test_what_no_replay_gives_is_refused_and_when_forced_marked(tmp_path, monkeypatch) -> None:
+    def stranger(screen: np.ndarray) -> np.ndarray:
+        return 255 - screen
+
+    path = stored(tmp_path, monkeypatch, atari(), stranger, jpeg_encoding=False)
+    monkeypatch.setattr("lookfurther.demos.importers.datasets.NOOPS", 1)
+    with pytest.raises(DemonstrationError, match="episode 0: its actions do not lead to its rew"):
+        read(path)
+    imported = read(path, force=True)
+    episode = only(imported)
+    assert episode.audit is not None
+    assert not episode.audit.verified
+    assert episode.tape is None
+    assert (len(episode), episode.planes.shape) == (STEPS, (STEPS + 1, 1, 84, 84))
+    save("ours-v0", imported.episodes, imported.spec, "me", tmp_path, imported.environment)
+
+
+@quiet
+@pytest.mark.parametrize("form", ["hdf5", "arrow"])
+def test_other_environments_are_imported_as_they_are(tmp_path, monkeypatch, form) -> None:
+    if form != "hdf5":
+        pytest.importorskip("pyarrow")
+    path = stored(tmp_path, monkeypatch, gymnasium.make("CartPole-v1"), data_format=form)
+    imported = read(path)
+    episode = sound(imported, len(only(imported)))
+    assert episode.seed == SEED
+    assert episode.terminal
+    assert imported.spec.env == "CartPole-v1"
+
+
+@quiet
+def test_without_a_seed_an_episode_is_taken_unverified(tmp_path, monkeypatch) -> None:
+    path = stored(tmp_path, monkeypatch, gymnasium.make("CartPole-v1"), seed=None)
+    audit = only(read(path)).audit
+    assert audit is not None
+    assert not audit.verified
+    assert "neither a seed nor a tape" in audit.mismatch
+
+
+@quiet
+def test_another_seeds_observations_are_refused(tmp_path, monkeypatch) -> None:
+    path = stored(tmp_path, monkeypatch, gymnasium.make("CartPole-v1"), seed=SEED + 1)
+    with pytest.raises(DemonstrationError, match="episode 0: step 0: 4 of 4 values of the plane"):
+        read(path)
+    audit = only(read(path, force=True)).audit
+    assert audit is not None
+    assert not audit.verified
+
+
+@quiet
+def test_no_code_that_a_dataset_names_is_run(tmp_path, monkeypatch) -> None:
+    path = stored(tmp_path / "sets", monkeypatch, gymnasium.make("CartPole-v1"))
+    (tmp_path / "hostile.py").write_text(
+        f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    metadata = json.loads((path / "data" / "metadata.json").read_text())
+    for name in ("CartPole-v1", "hostile:CartPole-v1"):
+        metadata["env_spec"] = EnvSpec(name, entry_point="hostile:Env").to_json()
+        (path / "data" / "metadata.json").write_text(json.dumps(metadata))
+        if ":" in name:
+            with pytest.raises(DemonstrationError, match="name it with --env"):
+                read(path)
+        else:
+            assert only(read(path)).audit
+    assert only(read(path, "CartPole-v1")).audit
+    assert not (tmp_path / "ran").exists()
+
+
+@quiet
+@pytest.mark.parametrize(
+    ("field", "what", "words"),
+    [
+        ("observations", {"shape": (10**12, 4), "dtype": "f4", "chunks": (99, 4)}, "cannot be"),
+        ("rewards", {"shape": (10**9,), "dtype": "f8", "compression": "gzip"}, "cannot be"),
+        ("actions", {"data": ["up"], "dtype": h5py.string_dtype()}, "cannot be object"),
+        ("actions", {"data": [0, 1]}, "actions|observations"),
+        ("actions", {"data": [9] * 5}, "actions|space"),
+    ],
+)
+def test_a_hostile_dataset_is_refused(tmp_path, monkeypatch, field, what, words) -> None:
+    path = stored(tmp_path, monkeypatch, gymnasium.make("CartPole-v1"))
+    with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
+        del file[f"episode_0/{field}"]
+        file.create_dataset(f"episode_0/{field}", **what)
+    with pytest.raises(DemonstrationError, match=words):
+        read(path)
+
+
+@quiet
+def test_links_out_of_a_file_are_not_followed(tmp_path, monkeypatch) -> None:
+    path = stored(tmp_path, monkeypatch, gymnasium.make("CartPole-v1"))
+    data = path / "data" / "main_data.hdf5"
+    with h5py.File(tmp_path / "other.hdf5", "w") as file:
+        file["rewards"] = np.zeros(3)
+    with h5py.File(data, "a") as file:
+        del file["episode_0/rewards"]
+        file["episode_0/rewards"] = h5py.ExternalLink(str(tmp_path / "other.hdf5"), "rewards")
+    with pytest.raises(DemonstrationError, match="has no rewards of its own"):
+        read(path)
+
+
+def test_a_set_of_ours_is_replayed_again(tmp_path: Path) -> None:
+    def balance(env: Any) -> Callable[[], int]:
+        return lambda: int(env.unwrapped.state[2] > 0)
+
+    episodes, spec = collect("CartPole-v1", Environment(), balance, range(2))
+    path = save("mine-v0", episodes, spec, "me", tmp_path)
+    imported = read(path)
+    assert [e.audit.verified for e in imported.episodes if e.audit] == [True, True]
+    changed = [e.__class__(**{**e.__dict__, "seed": 9}) for e in episodes]
+    path = save("other-v0", changed, spec, "me", tmp_path)
+    with pytest.raises(DemonstrationError, match="episode 0: step 0: 4 of 4 values of the plane"):
+        read(path)
+    assert len(read(path, force=True).episodes) == 2
+
+
+# The recordings of others, where they are
+
+SCORES = {
+    "MontezumaRevenge.demo": 71_500,
+    "MontezumaRevenge1.demo": 10_100,
+    "PrivateEye.demo": 100_400,
+    "Pitfall.demo": 48_990,
+    "Gravitar.demo": 16_000,
+    "Pong.demo": 5,
+}
+
+
+def brought_in(path: Path) -> tuple[str, float, bool, int]:
+    """Import one file: name, score, whether it is verified, steps."""
+    episode = read(path).episodes[0]
+    assert episode.audit is not None
+    return path.name, episode.score, episode.audit.verified, len(episode)
+
+
+@pytest.mark.slow
+def test_other_peoples_recordings_reach_their_scores() -> None:
+    """All six of the one kind, and of each game of the other kind the shortest."""
+    if not SHARED.is_dir():
+        pytest.skip(f"no recordings at {SHARED}")
+    claims = dict(SCORES)
+    shortest: dict[str, tuple[int, Path]] = {}
+    for path in sorted((SHARED / "episodes").glob("*.npz")):
+        arrays = sequences.arrays(path)
+        claims[path.name] = int(arrays["score"])
+        candidate = (len(arrays["ale_actions"]), path)
+        game = str(arrays["rom"])
+        shortest[game] = min(shortest.get(game, candidate), candidate)
+    assert len(claims) == 100
+    files = [SHARED / name for name in SCORES] + [path for _, path in shortest.values()]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        for name, score, verified, steps in pool.map(brought_in, files):
+            assert (score, verified) == (claims[name], True), name
+            assert steps > 100

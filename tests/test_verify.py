@@ -1,0 +1,148 @@
+"""A replay is equal in every plane and reward, or the first difference has a name (F28)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import gymnasium
+import numpy as np
+import pytest
+
+from lookfurther.config import Environment
+from lookfurther.demos.collect import collect
+from lookfurther.demos.episodes import Episode, Tape
+from lookfurther.demos.tapes import unroll
+from lookfurther.demos.verify import verify
+from lookfurther.envs.emulator import FUSED, Emulator
+from lookfurther.errors import DemonstrationError
+from lookfurther.types import Spec
+
+BREAKOUT = Spec("ALE/Breakout-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
+
+
+@pytest.fixture(scope="module")
+def game() -> Episode:
+    """A whole game of Breakout."""
+    pytest.importorskip("ale_py")
+    emulator, frames = Emulator(BREAKOUT.env), []
+    rng, action = np.random.default_rng(0), 0
+    while not emulator.over:
+        if emulator.frames % 7 == 0:
+            action = int(rng.integers(18))
+        frames.append(1 if emulator.frames % 30 == 0 else action)
+        emulator.frame(frames[-1])
+    return unroll(Tape(np.array(frames, np.uint8)), BREAKOUT.env)
+
+
+def test_what_was_unrolled_is_equal(game: Episode) -> None:
+    audit = verify(game, BREAKOUT, Environment())
+    assert (audit.verified, audit.mismatch) == (True, "")
+    assert audit.compared == len(game) + 1
+    assert audit.recorded == audit.replayed == game.score > 0
+    assert 0 < audit.ambiguous <= len(game)
+
+
+def changed(array: np.ndarray, place: int, value: float) -> np.ndarray:
+    array = array.copy()
+    array[place] = value
+    return array
+
+
+def one_pixel(planes: np.ndarray) -> np.ndarray:
+    planes = planes.copy()
+    planes[100, 0, 40, 40] ^= 1
+    return planes
+
+
+def shorter(e: Episode) -> Episode:
+    return replace(e, planes=e.planes[:-1], actions=e.actions[:-1], rewards=e.rewards[:-1])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda e: replace(e, planes=one_pixel(e.planes)),
+            "step 100: 1 of 7056 values of the plane differ",
+        ),
+        (
+            lambda e: replace(e, rewards=changed(e.rewards, 49, 7)),
+            "step 50: the reward is 0, recorded 7",
+        ),
+        (lambda e: replace(e, terminal=False), "the replay ends there"),
+        (
+            lambda e: replace(e, actions=changed(e.actions, 3, (e.actions[3] + 1) % 18)),
+            "its actions are not those of its tape's frames",
+        ),
+        (shorter, "its actions are not those of its tape's frames"),
+        (
+            lambda e: replace(e, tape=replace(e.tape, writes=np.array([[200, 99, 9]], np.int32))),
+            "step 51: ",
+        ),
+    ],
+)
+def test_what_was_altered_is_named(game: Episode, change: Callable, words: str) -> None:
+    audit = verify(change(game), BREAKOUT, Environment())
+    assert not audit.verified
+    assert words in audit.mismatch
+
+
+def test_another_number_of_lives_ends_elsewhere(game: Episode) -> None:
+    """The replay's score is told beside the recorded one."""
+    assert game.tape is not None
+    lives = replace(game.tape, writes=np.array([[8, 57, 1]], np.int32))
+    audit = verify(replace(game, tape=lives), BREAKOUT, Environment())
+    assert not audit.verified
+    assert audit.recorded == game.score
+    assert audit.replayed is not None
+    assert audit.compared < len(game)
+
+
+def test_the_rounding_of_another_machine_is_no_difference(game: Episode) -> None:
+    """Some pixels lie exactly between two grey values, and processors disagree about them."""
+    assert game.tape is not None
+    emulator, planes = Emulator(BREAKOUT.env), game.planes.copy()
+    for i, action in enumerate(game.tape.frames.tolist(), 1):
+        emulator.frame(action)
+        if i % 4 == 0:
+            planes[i // 4] = emulator.plane(not FUSED)
+    elsewhere = np.flatnonzero((planes != game.planes).any((1, 2, 3)))
+    assert elsewhere.size
+    assert verify(replace(game, planes=planes), BREAKOUT, Environment()).verified
+    planes[elsewhere[0]] += planes[elsewhere[0]] != game.planes[elsewhere[0]]
+    assert not verify(replace(game, planes=planes), BREAKOUT, Environment()).verified
+
+
+def balance(env: gymnasium.Env) -> Callable[[], int]:
+    return lambda: int(env.unwrapped.state[2] > 0)  # type: ignore[attr-defined]
+
+
+def test_gymnasium_episodes_are_played_from_their_seeds() -> None:
+    (episode,), spec = collect("CartPole-v1", Environment(), balance, [4])
+    audit = verify(episode, spec, Environment())
+    assert (audit.verified, audit.compared) == (True, len(episode) + 1)
+    assert audit.recorded == audit.replayed == len(episode)
+    other = verify(replace(episode, seed=5), spec, Environment())
+    assert not other.verified
+    assert other.mismatch == "step 0: 4 of 4 values of the plane differ"
+    unknown = verify(replace(episode, seed=None), spec, Environment())
+    assert (unknown.verified, unknown.replayed) == (False, None)
+    assert "neither a seed nor a tape" in unknown.mismatch
+    cut = shorter(episode)
+    assert verify(replace(cut, terminal=False), spec, Environment()).verified
+    long = replace(
+        episode,
+        planes=np.concatenate([episode.planes, episode.planes[:1]]),
+        actions=np.append(episode.actions, 0),
+        rewards=np.append(episode.rewards, np.float32(1)),
+    )
+    fault = verify(long, spec, Environment()).mismatch
+    assert fault == f"step {len(episode)}: the replay ends there"
+
+
+def test_other_planes_are_refused() -> None:
+    (episode,), spec = collect("CartPole-v1", Environment(), balance, [4])
+    wide = spec._replace(plane=(5,))
+    with pytest.raises(DemonstrationError, match=r"shows planes \(4,\) here, the recording \(5,\)"):
+        verify(replace(episode, planes=np.zeros((len(episode) + 1, 5))), wide, Environment())
