@@ -1,13 +1,16 @@
-"""Episodes as animated GIFs."""
+"""Episodes as animated GIFs and as MP4 films."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lookfurther.errors import LookFurtherError
+from lookfurther.errors import ConfigError, LookFurtherError
 from lookfurther.runtime.metrics import replacing
 
 if TYPE_CHECKING:
@@ -65,6 +68,7 @@ def _image(entries: np.ndarray, palette: np.ndarray) -> Image:
     return image
 
 
+@lru_cache
 def _bar(text: str, width: int) -> np.ndarray:
     """A caption in white on dark, [height, width, 3], cut with an ellipsis where too long."""
     from PIL import Image, ImageDraw, ImageFont
@@ -81,19 +85,37 @@ def _bar(text: str, width: int) -> np.ndarray:
     return np.repeat(grey[..., None], 3, -1)
 
 
-def _check(frames: list[np.ndarray], fps: float, captions: list[str] | None) -> None:
+def _check(frames: list[np.ndarray], fps: float, captions: Sequence[str] | None) -> None:
     if not frames:
         raise LookFurtherError("no frames to animate: the episode is empty")
-    shape = frames[0].shape
     for i, frame in enumerate(frames):
-        if frame.dtype != np.uint8 or frame.ndim != 3 or shape[2:] != (3,) or frame.shape != shape:
-            raise LookFurtherError(
-                f"frame {i} is {frame.dtype} {frame.shape}; all must be uint8 (H, W, 3), and alike"
-            )
-    if not 0 < fps <= FASTEST:
-        raise LookFurtherError(f"fps must be above 0 and at most {FASTEST:g}, not {fps}")
+        _check_frame(i, frame, frames[0].shape)
+    _check_speed(fps)
     if captions is not None and len(captions) != len(frames):
         raise LookFurtherError(f"{len(captions)} captions for {len(frames)} frames: give one each")
+
+
+def _check_frame(i: int, frame: np.ndarray, shape: tuple[int, ...]) -> None:
+    if frame.dtype != np.uint8 or frame.ndim != 3 or shape[2:] != (3,) or frame.shape != shape:
+        raise LookFurtherError(
+            f"frame {i} is {frame.dtype} {frame.shape}; all must be uint8 (H, W, 3), and alike"
+        )
+
+
+def _check_speed(fps: float) -> None:
+    if not 0 < fps <= FASTEST:
+        raise LookFurtherError(f"fps must be above 0 and at most {FASTEST:g}, not {fps}")
+
+
+def _dressed(
+    frames: Iterable[np.ndarray], scale: int, captions: Sequence[str] | None
+) -> Iterator[np.ndarray]:
+    """Frames with each pixel `scale` wide, and their captions in a bar below."""
+    for i, frame in enumerate(frames):
+        large = frame.repeat(scale, 0).repeat(scale, 1)
+        yield (
+            large if captions is None else np.concatenate([large, _bar(captions[i], len(large[0]))])
+        )
 
 
 def gif(
@@ -101,7 +123,7 @@ def gif(
     out: Path,
     fps: float,
     scale: int = 1,
-    captions: list[str] | None = None,
+    captions: Sequence[str] | None = None,
 ) -> None:
     """RGB frames as an animated GIF, each pixel `scale` wide, with captions in a bar below.
 
@@ -109,11 +131,7 @@ def gif(
     one that lasts as long as they would.
     """
     _check(frames, fps, captions)
-    frames = [frame.repeat(scale, 0).repeat(scale, 1) for frame in frames]
-    if captions is not None:
-        bars = {text: _bar(text, frames[0].shape[1]) for text in set(captions)}
-        frames = [np.concatenate([f, bars[c]]) for f, c in zip(frames, captions, strict=True)]
-    palette, entries = _indexed(frames)
+    palette, entries = _indexed(list(_dressed(frames, scale, captions)))
     images = [_image(e, palette) for e in entries]
     # A GIF counts in hundredths: rounding the moments, not the durations, keeps the speed true.
     moments = np.round(100 * np.arange(len(frames) + 1) / fps).astype(int)
@@ -128,3 +146,42 @@ def gif(
             palette=palette.tobytes(),
             optimize=True,
         )
+
+
+def mp4(
+    frames: Iterable[np.ndarray],
+    out: Path,
+    fps: float,
+    scale: int = 1,
+    captions: Sequence[str] | None = None,
+) -> None:
+    """As `gif`, but a film for any length: frames are taken one at a time and never held."""
+    _check_speed(fps)
+    try:
+        import av
+    except ImportError:
+        raise ConfigError("MP4 needs PyAV: install lookfurther[video], or name a .gif") from None
+    with replacing(out) as temporary, av.open(temporary, "w", format="mp4") as file:
+        stream = None
+        for i, frame in enumerate(map(_even, _dressed(frames, scale, captions))):
+            stream = stream or _stream(file, fps, frame.shape)
+            _check_frame(i, frame, (stream.height, stream.width, 3))
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(frame, "rgb24")))
+        if stream is None:
+            raise LookFurtherError("no frames to animate: the episode is empty")
+        file.mux(stream.encode())
+
+
+def _stream(file: Any, fps: float, shape: tuple[int, ...]) -> Any:
+    """H.264 as every browser and player takes it."""
+    stream = file.add_stream("libx264", rate=Fraction(fps).limit_denominator(1000))
+    stream.height, stream.width, _ = shape
+    stream.pix_fmt = "yuv420p"
+    stream.options = {"crf": "20", "preset": "veryfast"}
+    return stream
+
+
+def _even(frame: np.ndarray) -> np.ndarray:
+    """A frame with an even number of rows and columns, as H.264 halves its colours."""
+    height, width, _ = frame.shape
+    return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), "edge")

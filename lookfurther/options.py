@@ -29,7 +29,7 @@ def parse(kind: type[T], default: T, words: list[str], prog: str) -> T:
 def one_line(box: str) -> str:
     """The message and the suggested options of tyro's boxed error."""
     lines = [line.strip("│╭╮╰╯─ \t") for line in box.splitlines()[1:-1]]
-    text = " ".join(line for line in lines if line)
+    text = " ".join(line for line in lines if line.strip("-"))
     message = re.split(r" Perhaps you meant| Argument helptext| For full helptext", text)[0]
     meant = re.findall(r"(--[\w.-]+)", text.partition("Perhaps you meant")[2])
     meant = [m for m in dict.fromkeys(meant) if m != "--help"][:3]

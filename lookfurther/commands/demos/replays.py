@@ -1,0 +1,136 @@
+"""lookfurther demos verify, play"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import tyro
+
+from lookfurther.commands.demos.arguments import Name, Names, Out
+from lookfurther.commands.demos.processes import each
+from lookfurther.commands.demos.words import found, number, plural
+from lookfurther.demos import sets
+from lookfurther.demos.episodes import Episode, best
+from lookfurther.errors import ConfigError, DemonstrationError
+
+ATARI, OTHER = 60.0, 10.0  # frames of a game a second; steps of other environments
+SMOOTH = 30.0  # pictures a second beyond which some are left out
+LONGEST = 3000  # pictures of a GIF, all of which are held in memory
+HEIGHT = 420  # pixels that small pictures are enlarged to
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """Replay every episode of sets: equal, or the first difference."""
+
+    names: Names = ()
+    """the sets"""
+    modules: tuple[str, ...] = ()
+    """modules to import first: those that register the environment or hold its wrappers"""
+
+
+@dataclass(frozen=True)
+class PlayOptions:
+    """Make an animated picture or a film of an episode."""
+
+    name: Name = tyro.MISSING
+    """the set"""
+    out: Out = tyro.MISSING
+    """file to write: .gif or .mp4"""
+    episode: int = -1
+    """its number; -1: the best"""
+    begin: int = 0
+    """first step shown"""
+    end: int = 0
+    """last step shown; 0: the episode's last"""
+    speed: float = 1.0
+    """how many times as fast as the game"""
+    scale: int = 0
+    """pixels for each of the picture's; 0: chosen from its size"""
+    modules: tuple[str, ...] = ()
+    """modules to import first: those that register the environment or hold its wrappers"""
+
+
+def verify_sets(options: VerifyOptions) -> int:
+    """Replay sets; the exit code is that of bad demonstrations where anything differs."""
+    if not options.names:
+        raise ConfigError("verify needs the name of a set: lookfurther demos list has them")
+    differ = sum(_differ(name, options.modules) for name in options.names)
+    return DemonstrationError.exit_code if differ else 0
+
+
+def _differ(word: str, modules: tuple[str, ...]) -> int:
+    """How many episodes of a set differ from their replay; prints each."""
+    from lookfurther.demos.verify import verify
+
+    name, description, episodes = sets.opened(word)
+    environment = sets.trusted(description, modules)
+    replay = partial(verify, spec=description.spec, environment=environment)
+    differ = 0
+    for i, audit in enumerate(each(replay, episodes)):
+        differ += not audit.verified
+        print(f"{name}, episode {i}: {found(audit)}{_forced(episodes[i])}", flush=True)
+    how = f"{differ} of them not equal" if differ else "all equal"
+    print(f"{name}: {plural(len(episodes), 'episode')}, {how}")
+    return differ
+
+
+def _forced(episode: Episode) -> str:
+    """What an import by force had to overlook: a replay of what it made cannot show it."""
+    overlooked = episode.audit.mismatch if episode.audit else ""
+    return f", but imported by force: {overlooked}" if overlooked else ""
+
+
+def play(options: PlayOptions) -> int:
+    """Write the animation and say what it shows."""
+    suffix = options.out.suffix.lower()
+    if suffix not in (".gif", ".mp4"):
+        raise ConfigError(f"{options.out} must end in .gif or .mp4")
+    held = sets.opened(options.name)
+    chosen = best(held.episodes) if options.episode == -1 else options.episode
+    if not 0 <= chosen < len(held.episodes):
+        raise ConfigError(f"{held.name} has episodes 0 ... {len(held.episodes) - 1}, not {chosen}")
+    steps = animate(options, held, held.episodes[chosen])
+    score = number(held.episodes[chosen].score)
+    print(f"{options.out}: {held.name}, episode {chosen}, return {score}, steps {steps}")
+    return 0
+
+
+def animate(options: PlayOptions, held: sets.Held, episode: Episode) -> str:
+    """Write the animation of an episode; the steps it shows."""
+    from lookfurther.animate import gif, mp4
+    from lookfurther.commands.demos.pictures import pictures
+
+    environment = sets.trusted(held.description, options.modules)
+    rate = ATARI / environment.repeat if episode.tape else OTHER
+    steps, fps = moments(options, len(episode), rate)
+    film = options.out.suffix.lower() == ".mp4"
+    if len(steps) > LONGEST and not film:
+        raise ConfigError(
+            f"{len(steps):,} pictures are too many for a GIF: write an .mp4, or give --speed, --end"
+        )
+    drawn = iter(pictures(episode, held.description.spec, environment, steps))
+    first = next(drawn)
+    frames = itertools.chain([first], drawn)
+    scale = options.scale or max(1, round(HEIGHT / len(first)))
+    returns = [0.0, *episode.rewards.cumsum(dtype=float).tolist()]
+    captions = [f"score {number(returns[step])}   step {step:,}" for step in steps]
+    if film:
+        mp4(frames, options.out, fps, scale, captions)
+    else:
+        gif(list(frames), options.out, fps, scale, captions)
+    return f"{steps[0]:,} to {steps[-1]:,}"
+
+
+def moments(options: PlayOptions, length: int, rate: float) -> tuple[list[int], float]:
+    """The steps to show, and how many of them a second."""
+    end = options.end or length
+    if not 0 <= options.begin < end <= length:
+        raise ConfigError(f"--begin and --end must lie in 0 ... {length}, in this order")
+    if not 0 < options.speed <= 1000:
+        raise ConfigError(f"--speed must be above 0 and at most 1000, not {options.speed:g}")
+    stride = math.ceil(rate * options.speed / SMOOTH)
+    return list(range(options.begin, end + 1, stride)), rate * options.speed / stride
