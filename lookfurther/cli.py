@@ -12,7 +12,11 @@ from lookfurther.errors import ConfigError, LookFurtherError
 # name: (what may follow it, what it does); each is `run` of its module in lookfurther.commands.
 COMMANDS = {
     "train": ("PRESET --env ENV [--demos SET ...]", "train an agent"),
+    "evaluate": ("RUN [--starts noop | human]", "play whole episodes and keep the scores"),
     "report": ("RUN ... [--out DIR]", "a page of tables and figures from runs"),
+    "video": ("RUN [--out FILE] [--watch]", "an agent beside the expert, as a film or live"),
+    "suite": ("FILE.toml | NAME [--out DIR]", "environments x presets x seeds, one after another"),
+    "export": ("RUN --out DIR", "weights, configuration and a model card"),
     "record": ("ENV [--name SET]", "play in the browser and keep the episodes"),
     "bench": ("[PRESET] [--json FILE]", "measure what this machine does in a second"),
     "demos": ("list | show | import | verify | ...", "demonstrations: get them, look at them"),

@@ -49,6 +49,9 @@ LAYERS = {
         "sheets",
         "results",
         "report",
+        "video",
+        "suite",
+        "card",
     ),
 }
 RANK = {name: rank for rank, names in enumerate(LAYERS.values()) for name in names}

@@ -1,0 +1,64 @@
+"""Who is shown: the agent of a run, and beside it the demonstrations it learned from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from lookfurther.demos import sets
+from lookfurther.demos.episodes import Episode
+from lookfurther.play import greedy
+from lookfurther.results import EPSILON
+from lookfurther.scores import game_of, titles
+from lookfurther.video.pen import AGENT, EXPERT
+from lookfurther.video.plays import Scene, Shot, act, repeat
+
+if TYPE_CHECKING:
+    from lookfurther.agent import Agent
+
+
+class Side(NamedTuple):
+    """A play that can be seen as often as asked."""
+
+    name: str
+    detail: str
+    colour: str
+    play: Callable[[], Iterator[Shot]]
+
+
+class Expert(NamedTuple):
+    """One demonstration."""
+
+    name: str
+    episode: Episode
+
+
+def experts(agent: Agent, names: Sequence[str]) -> list[Expert]:
+    """The episodes of these sets, the best first."""
+    found = [
+        Expert(f"{name.rpartition('/')[2]}, episode {i}", episode)
+        for name in names
+        for i, episode in enumerate(sets.load(name, agent.spec, agent.config.environment))
+    ]
+    return sorted(found, key=lambda expert: -expert.episode.score)
+
+
+def title(env: str) -> str:
+    """Montezuma's Revenge for ALE/MontezumaRevenge-v5, UnlockPickup for x/UnlockPickup-v0."""
+    last = re.sub(r"-v\d+$", "", re.split("[/:]", env)[-1])
+    return titles().get(game_of(env) or "", last)
+
+
+def pair(agent: Agent, scene: Scene, expert: Expert | None, seed: int) -> tuple[Side, ...]:
+    """The agent and an expert, from the same start where the expert's can be repeated."""
+    start = seed if expert is None or expert.episode.seed is None else expert.episode.seed
+
+    def perform() -> Iterator[Shot]:
+        return act(greedy(agent.network, EPSILON, seed), scene, seed, start)
+
+    mine = Side("Agent", agent.config.preset, AGENT, perform)
+    if expert is None:
+        return (mine,)
+    again = Side("Expert", expert.name, EXPERT, lambda: repeat(expert.episode, scene, expert.name))
+    return mine, again
