@@ -217,3 +217,4 @@ def _fill(replay: Replay) -> None:
     mass = torch.rand(replay.tree.size, dtype=torch.float64, device=replay.device)
     replay.tree.rebuild(mass)
     replay.cursor += replay.length
+    replay.relink()

@@ -1,16 +1,21 @@
 """Prioritized replay of films: every frame once, items of several horizons from the same frames.
 
 A lane is one continuous film; a slot holds the newest plane of x_t, the action taken there, the
-reward that followed, and marks. An item is (slot, horizon). Stacks and n-step returns are put
-together on sampling. An item that may not be sampled (its successor has not arrived, its oldest
+reward that followed, and marks. An item is (slot, horizon). Where the planes of its stacks lie and
+its n-step return are worked out when the last of its steps arrives, so that sampling is looking up.
+An item that may not be sampled (its successor has not arrived, its oldest
 plane is overwritten, its episode was dropped, its slot is an end) has mass 0, and that is all
 the bookkeeping there is. The expert replay is this class too, filled once.
+
+Memory is held as tensors. Index arithmetic is done by NumPy where that memory is the host's and
+by torch elsewhere, in the words that both share; batches are tensors.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +25,7 @@ from lookfurther import config
 from lookfurther.errors import CheckpointError
 from lookfurther.priorities import importance_weights, mass
 from lookfurther.returns import n_step
-from lookfurther.sumtree import SumTree
+from lookfurther.sumtree import A, SumTree, namespace, native, rows
 from lookfurther.types import BEST, FIRST, Batch, Chunk, Spec
 
 
@@ -50,11 +55,18 @@ class Replay:
         self.actions = torch.zeros(slots, dtype=torch.int32, device=device)
         self.rewards = torch.zeros(slots, dtype=torch.float32, device=device)
         self.marks = torch.zeros(slots, dtype=torch.uint8, device=device)
-        self.tree = SumTree(slots * len(settings.horizons), device)
+        # Follows from the above, kept so that sampling only looks it up: where the planes of a
+        # slot's stack lie; an item's n-step reward, its discount and the slot of its x'.
+        items = slots * len(settings.horizons)
+        self.stacks = torch.zeros(slots, spec.stack, dtype=torch.int32, device=device)
+        self.r = torch.zeros(items, dtype=torch.float32, device=device)
+        self.discount = torch.zeros(items, dtype=torch.float32, device=device)
+        self.next = torch.zeros(items, dtype=torch.int32, device=device)
+        self.tree = SumTree(items, device)
         self.horizons = torch.tensor(settings.horizons, device=device)
-        self.ahead = torch.arange(self.lag + 1, device=device)
-        self.back = torch.arange(1 - spec.stack, 1, device=device)  # of a stack, oldest first
-        self.later = torch.ones(spec.stack, spec.stack, device=device).tril(-1)
+        self.ahead = self._count(self.lag + 1)
+        self.back = self._count(spec.stack) + 1 - spec.stack  # of a stack, oldest first
+        self.later = native(torch.ones(spec.stack, spec.stack, device=device).tril(-1))
         self.cursor = torch.zeros(lanes, dtype=torch.int64, device=device)  # slots ever written
         self.inserted = 0  # steps ever added, all lanes
         self.generator = torch.Generator(device).manual_seed(seed)
@@ -63,7 +75,8 @@ class Replay:
     def bytes_for(spec: Spec, capacity: int, horizons: int) -> int:
         """Memory a replay of `capacity` steps takes."""
         item = np.dtype(spec.dtype).itemsize
-        return capacity * (math.prod(spec.plane) * item + 4 + 4 + 1 + 8 * horizons * 129 // 128)
+        slot = math.prod(spec.plane) * item + 4 + 4 + 1 + 4 * spec.stack
+        return capacity * (slot + (3 * 4 + 8) * horizons)
 
     @property
     def bytes(self) -> int:
@@ -72,6 +85,10 @@ class Replay:
             self.actions,
             self.rewards,
             self.marks,
+            self.stacks,
+            self.r,
+            self.discount,
+            self.next,
             self.tree.blocks,
             self.tree.sums,
         ]
@@ -89,17 +106,19 @@ class Replay:
     def write(self, chunk: Chunk, first: int) -> None:
         """The part of `add` that a device does alone, without asking Python."""
         k, m = chunk.action.shape
-        lane = torch.arange(first, first + m, device=self.device)
-        t = self.cursor[first : first + m] + torch.arange(k, device=self.device).unsqueeze(-1)
-        slot = self._slot(lane, t).view(-1)
-        plane = self._tensor(chunk.plane).reshape(len(slot), -1)
-        self.words.index_copy_(0, slot, plane.view(self.words.dtype))
-        self.actions[slot] = self._tensor(chunk.action).reshape(-1).to(torch.int32)
-        self.rewards[slot] = self._tensor(chunk.reward).reshape(-1)
-        self.marks[slot] = self._tensor(chunk.mark).reshape(-1)
+        cursor = native(self.cursor)[first : first + m]
+        lane, t = first + self._count(m), cursor + self._count(k)[:, None]
+        slot = self._slot(lane, t).reshape(-1)
+        plane = torch.as_tensor(chunk.plane, device=self.device).reshape(len(slot), -1)
+        self.words.index_copy_(0, torch.as_tensor(slot), plane.view(self.words.dtype))
+        self._put(self.actions, slot, chunk.action)
+        self._put(self.rewards, slot, chunk.reward)
+        self._put(self.marks, slot, chunk.mark)
+        self._link(lane, t)
         self._retire(lane, t)
-        self._release(lane, t - self.lag, self._tensor(chunk.priority))
-        self.cursor[first : first + m] += k
+        self._conclude(lane, t - self.lag)
+        self._release(lane, t - self.lag, torch.as_tensor(chunk.priority, device=self.device))
+        cursor += k
 
     def settle(self, chunk: Chunk, first: int) -> None:
         """The part of `add` that is Python's: count the steps, forget dropped episodes."""
@@ -107,8 +126,15 @@ class Replay:
         for i in np.flatnonzero(chunk.forget).tolist():
             self._forget(first + i, int(chunk.forget[i]))
 
-    def _tensor(self, array: np.ndarray | Tensor) -> Tensor:
-        return torch.as_tensor(array, device=self.device)
+    def _native(self, array: np.ndarray | Tensor, dtype: torch.dtype | None = None) -> Any:
+        return native(torch.as_tensor(array, dtype=dtype, device=self.device))
+
+    def _put(self, own: Tensor, index: A, new: np.ndarray | Tensor) -> None:
+        native(own)[index] = self._native(new, own.dtype).reshape(-1, *own.shape[1:])
+
+    def _count(self, n: int) -> Any:
+        """0 ... n - 1."""
+        return native(torch.arange(n, device=self.device))
 
     def sample(self, count: int, both: Tensor | None = None) -> Batch:
         """`count` items in proportion to their mass, one from each of `count` equal strata.
@@ -116,94 +142,116 @@ class Replay:
         `both` [2, count, *observation] takes the observations where it is given.
         """
         u = torch.rand(count, generator=self.generator, device=self.device, dtype=torch.float64)
-        item, weights, *rest = self._draw(u)
+        item, weights, *rest = self._draw(native(u))
         return self._assemble(item, weights, rest, both)
 
-    def _draw(self, u: Tensor) -> tuple[Tensor, ...]:
+    def _draw(self, u: A) -> tuple[Any, ...]:
         """Items [B] for uniform numbers [B], their importance weights, and `_describe`."""
         total = self.tree.total
-        strata = torch.arange(len(u), device=self.device)
-        item = self.tree.find((strata + u) / len(u) * total)
+        item = self.tree.find((self._count(len(u)) + u) / len(u) * total)
         probability = self.tree.get(item) / total
-        weights = importance_weights(probability, self.settings.beta)
+        weights = importance_weights(torch.as_tensor(probability), self.settings.beta)
         return item, weights, *self._describe(item)
 
     def update(self, item: Tensor, priority: Tensor) -> None:
         """Give sampled items new priorities; what has become unsamplable since stays so."""
-        new = mass(priority, self.settings.alpha, self.settings.offset)
-        self.tree.set(item, torch.where(self.tree.get(item) > 0, new, 0.0))
+        index = native(item)
+        new = native(mass(priority, self.settings.alpha, self.settings.offset))
+        self.tree.set(index, namespace(index).where(self.tree.get(index) > 0, new, 0.0))
 
     def sweep(self, count: int) -> Iterator[Batch]:
         """Every samplable item once, in order, at most `count` at a time."""
         for item in self.tree.mass.nonzero().view(-1).split(count):
             weights = torch.ones(len(item), device=self.device)
-            yield self._assemble(item, weights, self._describe(item), None)
+            yield self._assemble(item, weights, self._describe(native(item)), None)
 
     def compile(self) -> None:
         """Let the arithmetic of sampling run as a few compiled kernels."""
         self._draw = torch.compile(self._draw, dynamic=False)
 
-    def _describe(self, item: Tensor) -> tuple[Tensor, ...]:
-        """Of items [B]: a, r, discount, e, and where the planes of x and x' lie [2, B, stack]."""
-        h = len(self.settings.horizons)
-        slot, n = item // h, self.horizons.take(item % h)
-        lane, t = slot // self.length, slot % self.length
-        ahead = self._slot(lane, t, self.ahead)
-        reward, mark = self.rewards.take(ahead[:, :-1]), self.marks.take(ahead)
-        r, discount, steps = n_step(reward, mark[:, 1:], n, self.gamma)
-        e = ((mark[:, 0] & BEST) != 0).float()
-        planes = self._stack(lane.expand(2, -1), torch.stack([t, t + steps]))
-        return self.actions.take(slot).long(), r, discount, e, planes
+    def _describe(self, item: A) -> tuple[Any, ...]:
+        """Of items [B]: a, r, discount, e, and where the planes of x, then x' lie [2 B, stack]."""
+        xp, slot = namespace(item), item // len(self.settings.horizons)
+        a = xp.asarray(native(self.actions).take(slot), dtype=xp.int64)
+        r, discount = native(self.r).take(item), native(self.discount).take(item)
+        e = xp.asarray((native(self.marks).take(slot) & BEST) != 0, dtype=xp.float32)
+        both = xp.concatenate([slot, native(self.next).take(item)])
+        return a, r, discount, e, rows(native(self.stacks), both)
 
     def _assemble(
-        self, item: Tensor, weights: Tensor, described: Sequence[Tensor], both: Tensor | None
+        self, item: Any, weights: Any, described: Sequence[Any], both: Tensor | None
     ) -> Batch:
         """The transitions of items [B], whole."""
-        a, r, discount, e, planes = described
+        *rest, planes = described
         if both is None:
             shape = (2, len(item), *self.spec.observation)
             both = torch.empty(shape, dtype=self.planes.dtype, device=self.device)
-        for out, slot in zip(both, planes, strict=True):
-            words = out.view(slot.numel(), -1).view(self.words.dtype)
-            torch.index_select(self.words, 0, slot.view(-1), out=words)
-        return Batch(both, a, r, discount, e, weights, item)
+        for out, slot in zip(both, torch.as_tensor(planes).view(2, -1), strict=True):
+            words = out.view(len(slot), -1).view(self.words.dtype)
+            torch.index_select(self.words, 0, slot, out=words)
+        return Batch(both, *map(torch.as_tensor, (*rest, weights, item)))
 
-    def _stack(self, lane: Tensor, t: Tensor) -> Tensor:
-        """[..., stack]: where the planes seen at times t lie, blank before an episode's start."""
+    def _link(self, lane: A, t: A) -> None:
+        """Note where the planes seen at times t [k, m] lie, blank before an episode's start."""
         slot = self._slot(lane, t, self.back)
-        first = ((self.marks.take(slot) & FIRST) != 0).float()
+        xp = namespace(slot)
+        first = xp.asarray(native(self.marks).take(slot) & FIRST, dtype=xp.float32)
         # A plane is blank if a later plane of the stack opens the episode.
-        return torch.where(first @ self.later > 0, len(self.planes) - 1, slot)
+        planes = xp.where(first @ self.later > 0, len(self.planes) - 1, slot)
+        self._put(self.stacks, slot[..., -1].reshape(-1), planes)
 
-    def _slot(self, lane: Tensor, t: Tensor, offset: Tensor | None = None) -> Tensor:
+    def _conclude(self, lane: A, t: A) -> None:
+        """Note what follows the items of times t [k, m], whose successors have all arrived."""
+        item = self._items(self._slot(lane, t))
+        ahead = self._slot(lane, t, self.ahead)[..., None, :]
+        ahead = torch.as_tensor(ahead).expand(*t.shape, len(self.horizons), -1)
+        reward, mark = self.rewards.take(ahead[..., :-1]), self.marks.take(ahead[..., 1:])
+        n = self.horizons.expand(*t.shape, -1)
+        r, discount, steps = n_step(reward, mark, n, self.gamma)
+        self._put(self.r, item, r)
+        self._put(self.discount, item, discount)
+        self._put(self.next, item, self._slot(lane, t, native(steps)))
+
+    def _slot(self, lane: A, t: A, offset: A | None = None) -> A:
         """Where time t of a lane is kept; with offsets [n], times t + offset as a last axis."""
         if offset is not None:
-            lane, t = lane.unsqueeze(-1), t.unsqueeze(-1) + offset
+            lane, t = lane[..., None], t[..., None] + offset
         return lane * self.length + t % self.length
 
-    def _items(self, slot: Tensor) -> Tensor:
+    def _items(self, slot: A) -> A:
         """[n * H] the items of all horizons of slots [n]."""
         h = len(self.settings.horizons)
-        return (slot.reshape(-1, 1) * h + torch.arange(h, device=self.device)).view(-1)
+        return (slot.reshape(-1, 1) * h + self._count(h)).reshape(-1)
 
-    def _retire(self, lane: Tensor, t: Tensor) -> None:
+    def relink(self) -> None:
+        """Work out anew all that follows from rewards and marks, after a change to them."""
+        t = self._count(self.length)[:, None]
+        for lane in range(self.lanes):
+            self._link(lane + self._count(1), t)
+            self._conclude(lane + self._count(1), t)
+
+    def _retire(self, lane: A, t: A) -> None:
         """Mass 0 for the slots written at times t [k, m] and those whose stack they tore."""
-        ahead = torch.arange(self.spec.stack, device=self.device)
-        item = self._items(self._slot(lane.expand_as(t), t, ahead))
-        self.tree.set(item, torch.zeros(len(item), dtype=torch.float64, device=self.device))
+        self._silence(self._slot(lane, t, self._count(self.spec.stack)))
 
-    def _release(self, lane: Tensor, t: Tensor, priority: Tensor) -> None:
+    def _release(self, lane: A, t: A, priority: Tensor) -> None:
         """Give the items of times t [k, m] their first priorities [k, m, H]; 0: unsamplable."""
-        allowed = (priority > 0) & (t >= 0).unsqueeze(-1)
+        allowed = (priority > 0) & torch.as_tensor(t >= 0).unsqueeze(-1)
         new = torch.where(allowed, mass(priority, self.settings.alpha, self.settings.offset), 0.0)
-        self.tree.set(self._items(self._slot(lane, t)), new.view(-1))
+        self.tree.set(self._items(self._slot(lane, t)), native(new.reshape(-1)))
 
     def _forget(self, lane: int, count: int) -> None:
         """Mass 0 for the newest `count` slots of a lane: their episode was dropped."""
         n = min(count, self.length)
-        t = self.cursor[lane] - 1 - torch.arange(n, device=self.device)
-        item = self._items(lane * self.length + t % self.length)
-        self.tree.set(item, torch.zeros(len(item), dtype=torch.float64, device=self.device))
+        t = native(self.cursor)[lane] - 1 - self._count(n)
+        self._silence(lane * self.length + t % self.length)
+
+    def _silence(self, slot: A) -> None:
+        """Mass 0 for the items of slots."""
+        item = self._items(slot)
+        self.tree.set(
+            item, native(torch.zeros(item.shape, dtype=torch.float64, device=self.device))
+        )
 
     def state(self) -> dict[str, Tensor]:
         """Everything, for a checkpoint: views where a device allows, so nothing is doubled."""
@@ -238,6 +286,7 @@ class Replay:
         for name in ("actions", "rewards", "marks"):
             target = getattr(self, name).view(lanes, self.length, 1)
             target[:, :filled] = state[name].to(self.device)
+        self.relink()
         self.cursor.copy_(state["cursor"])
         self.inserted = int(state["inserted"])
         self.generator.set_state(state["generator"].cpu())

@@ -1,28 +1,37 @@
-"""A sum tree of two wide levels: sampling in proportion to mass with a dozen tensor operations.
+"""A sum tree of two wide levels: sampling in proportion to mass with a dozen array operations.
 
-Items stand in blocks of `WIDTH`, whose sums are kept. A draw is found among the blocks, then in
-its block, each time by a cumulative sum and bisection: at four million items both cost about the
-same, and less than the many small operations of a deep tree. Sums are recomputed from the masses,
-never adjusted, hence exact to float64 rounding for ever. The same operations run on any device,
-with static shapes and no synchronisation.
+Items stand in blocks, whose sums are kept. A draw is found among the blocks, then in its block,
+each time by a cumulative sum and bisection: that costs less than the many small operations of a
+deep tree. Sums are recomputed from the masses, never adjusted, hence exact to float64 rounding
+for ever. Arrays in and out are NumPy's on the host and tensors elsewhere, where shapes are static
+and nothing waits.
 """
 
 from __future__ import annotations
 
+import math
+from typing import Any, TypeVar
+
+import numpy as np
 import torch
 from torch import Tensor
 
-WIDTH = 128
+A = TypeVar("A", np.ndarray, Tensor)
+
+DRAWS = 256  # a usual batch, for which the two levels are to cost the same
 
 
 class SumTree:
     """Masses of `size` items; an item of mass 0 is never sampled."""
 
     def __init__(self, size: int, device: torch.device | str = "cpu") -> None:
-        self.size = size
-        blocks = -(-size // WIDTH)
-        self.blocks = torch.zeros(blocks, WIDTH, dtype=torch.float64, device=device)
-        self.sums = torch.zeros(blocks, dtype=torch.float64, device=device)
+        self.size, self.width = size, width(size)
+        blocks = -(-size // self.width)
+        self.blocks = torch.zeros(blocks, self.width, dtype=torch.float64, device=device)
+        # The sum of block i is sums[i + 1]: their cumulative sum is where blocks begin and end.
+        self.sums = torch.zeros(blocks + 1, dtype=torch.float64, device=device)
+
+        self._blocks, self._sums = native(self.blocks), native(self.sums)
 
     @property
     def mass(self) -> Tensor:
@@ -30,36 +39,65 @@ class SumTree:
         return self.blocks.view(-1)[: self.size]
 
     @property
-    def total(self) -> Tensor:
-        return self.sums.sum()
+    def total(self) -> Any:
+        return self._sums.sum()
 
-    def set(self, index: Tensor, mass: Tensor) -> None:
+    def set(self, index: A, mass: A) -> None:
         """Give items [n] new masses [n]; an item named twice must be given the same mass twice."""
-        self.blocks.view(-1).index_copy_(0, index, mass)
-        block = index // WIDTH
-        self.sums.index_copy_(0, block, self.blocks.index_select(0, block).sum(-1))
+        self._blocks.reshape(-1)[index] = mass
+        block = index // self.width
+        self._sums[block + 1] = rows(self._blocks, block).sum(-1)
 
-    def get(self, index: Tensor) -> Tensor:
+    def get(self, index: A) -> A:
         """The masses of items [n]."""
-        return self.blocks.view(-1).index_select(0, index)
+        return self._blocks.take(index)
 
-    def find(self, u: Tensor) -> Tensor:
+    def find(self, u: A) -> A:
         """For each u [n] in [0, total) the item whose stretch of the cumulative mass holds it."""
-        block, u = locate(self.sums, u)
-        child, _ = locate(self.blocks.index_select(0, block), u.unsqueeze(-1))
-        return block * WIDTH + child.squeeze(-1)
+        edges = self._sums.cumsum(-1)
+        u = below(u, edges[-1:])
+        block = namespace(u).searchsorted(edges[1:], u, side="right")
+        within = rows(self._blocks, block).cumsum(-1)
+        return block * self.width + bisect(within, u - edges.take(block))
 
     def rebuild(self, mass: Tensor) -> None:
         """Replace all masses [size]."""
-        self.blocks.view(-1)[: self.size] = mass
-        torch.sum(self.blocks, -1, out=self.sums)
+        self.mass.copy_(mass)
+        self._sums[1:] = self._blocks.sum(-1)
 
 
-def locate(mass: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """Along the last axis of mass, the place whose stretch holds each u, and how far in u lies."""
-    edges = mass.cumsum(-1)
-    # Rounding may carry u past the last edge, where a place of mass 0 might stand.
-    u = torch.minimum(u, torch.nextafter(edges[..., -1:], u.new_zeros(())))
-    place = torch.searchsorted(edges, u, right=True)
-    before = edges.gather(-1, (place - 1).clamp_(min=0)) * (place > 0)
-    return place, u - before
+def native(x: Tensor) -> Any:
+    """The same memory as NumPy sees it on the host, where its small operations cost a quarter."""
+    return x.numpy() if x.is_cpu else x
+
+
+def namespace(x: np.ndarray | Tensor) -> Any:
+    """The library whose functions take x."""
+    return torch if isinstance(x, Tensor) else np
+
+
+def width(size: int) -> int:
+    """Items in a block, a power of two: `DRAWS` blocks are then about as many as all the sums."""
+    return 2 ** max(4, math.ceil(math.log2(size / DRAWS) / 2))
+
+
+def below(u: A, end: A) -> A:
+    """u, but less than `end`: rounding may carry it past, where a place of mass 0 might stand."""
+    xp = namespace(u)
+    return xp.minimum(u, xp.nextafter(end, xp.zeros_like(end)))
+
+
+def bisect(edges: A, u: A) -> A:
+    """In each row of edges [n, width], which ascend, the first place above u [n]."""
+    u = below(u[:, None], edges[:, -1:])
+    xp = namespace(u)
+    if xp is torch:
+        return xp.searchsorted(edges, u, side="right")[:, 0]
+    return xp.argmax(edges > u, -1)
+
+
+def rows(x: A, index: A) -> A:
+    """x[index], by the fastest way."""
+    if isinstance(x, Tensor):
+        return x.index_select(0, index)
+    return np.take(x, index, axis=0)

@@ -16,7 +16,17 @@ from typing import Any
 import pytest
 
 from lookfurther import cli, errors
-from lookfurther.commands import bench, demos, record, train
+from lookfurther.commands import (
+    bench,
+    demos,
+    evaluate,
+    export,
+    record,
+    report,
+    suite,
+    train,
+    video,
+)
 from lookfurther.config import Config, replace, validate
 from lookfurther.envs import describe
 from lookfurther.options import parse
@@ -159,6 +169,13 @@ def test_shell_lines_are_understood(page: str, words: list[str]) -> None:
 ASKED = {
     "bench": bench.asked,
     "demos": demos.understood,
+    "evaluate": lambda words: parse(
+        evaluate.EvaluateOptions, evaluate.EvaluateOptions(), words, "docs"
+    ),
+    "export": lambda words: parse(export.ExportOptions, export.ExportOptions(), words, "docs"),
+    "report": lambda words: parse(report.ReportOptions, report.ReportOptions(()), words, "docs"),
+    "suite": lambda words: parse(suite.SuiteOptions, suite.SuiteOptions(), words, "docs"),
+    "video": lambda words: parse(video.VideoOptions, video.VideoOptions(), words, "docs"),
     "record": lambda words: parse(record.RecordOptions, record.RecordOptions(), words, "docs"),
 }
 

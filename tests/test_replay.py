@@ -1,17 +1,18 @@
 """The replay against a brute-force history of real emulator streams, and its sampling law."""
 
 from collections import defaultdict
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from lookfurther import config
+from lookfurther import config, replay, sumtree
 from lookfurther.actor import Actor
 from lookfurther.presets import preset
 from lookfurther.replay import Replay
-from lookfurther.types import Chunk, Spec, Step
+from lookfurther.types import BEST, FIRST, TERMINAL, TRUNCATED, Batch, Chunk, Spec, Step
 from lookfurther.weights import Weights
 
 LANES = 3
@@ -219,6 +220,49 @@ def test_state_restores_contents_priorities_and_the_next_draw():
     replay.add(chunk_of(rng[0], 2))
     other.add(chunk_of(rng[1], 2))
     assert all(torch.equal(v, other.state()[k]) for k, v in replay.state().items())
+
+
+def film_of(seed: int, turns: int) -> list[Chunk]:
+    """Two lanes with beginnings, ends of both kinds, dropped episodes, chunks of 1 and 2 slots."""
+    rng, chunks = np.random.default_rng(seed), []
+    for i in range(turns):
+        parts = [chunk_of(rng, 2) for _ in range(1 + i % 2)]
+        plane, action, reward, mark, priority, _ = map(np.concatenate, zip(*parts, strict=True))
+        marked = rng.random(mark.shape) < 0.2
+        mark[marked] = rng.choice([FIRST, TERMINAL, TRUNCATED, BEST], marked.sum())
+        priority[rng.random(priority.shape) < 0.2] = 0
+        forget = np.where(rng.random(2) < 0.05, 7, 0)
+        chunks.append(Chunk(plane, action, reward, mark, priority, forget))
+    return chunks
+
+
+def lived(chunks: list[Chunk], compiled: str = "") -> list[Batch]:
+    """Batches drawn while chunks come and priorities change, then all that is samplable."""
+    subject = Replay(VECTOR, 2, 2 * 47, config.Replay(horizons=(1, 3, 10)), 0.9, seed=1)
+    if compiled:
+        subject._draw = torch.compile(subject._draw, fullgraph=True, backend=compiled)
+    batches = []
+    for i, chunk in enumerate(chunks):
+        subject.add(chunk._replace(priority=chunk.priority[..., [0, 1, 1]]))
+        if i > 20:
+            batches.append(subject.sample(16))
+            subject.update(batches[-1].item, batches[-1].item.float().cos().abs())
+    return [*batches, *subject.sweep(50)]
+
+
+@pytest.mark.parametrize("compiled", ["", "eager"])
+def test_tensors_tell_the_same_story_as_numpy(compiled: str):
+    """What a GPU runs, as it is and traced whole, beside what the host runs."""
+    chunks = film_of(0, 90)
+    host = lived(chunks)
+    with patch.object(replay, "native", lambda x: x), patch.object(sumtree, "native", lambda x: x):
+        device = lived(chunks, compiled)
+    for ours, theirs in zip(host, device, strict=True):
+        assert torch.allclose(ours.w, theirs.w, rtol=1e-6)
+        for name in ("both", "a", "r", "discount", "e", "item"):
+            assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+    met = torch.cat([b.discount for b in host]).unique()
+    assert torch.allclose(met, torch.tensor([0.0, *(0.9**n for n in range(10, 0, -1))]))
 
 
 def test_memory_is_what_was_announced():

@@ -572,7 +572,7 @@ def test_the_capacity_named_does_fit(
     tmp_path: Path, demos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where demonstrations take their share of the memory, which no capacity lessens."""
-    monkeypatch.setattr(hardware, "memory_left", lambda on: 80_000)
+    monkeypatch.setattr(hardware, "memory_left", lambda on: 160_000)
     with pytest.raises(ConfigError, match=r"lower --replay\.capacity to") as caught:
         train(tiny(tmp_path / "run", demos, replay__capacity=5000))
     fits = int(str(caught.value).split(" to ")[1].split()[0].replace(",", ""))
