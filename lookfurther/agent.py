@@ -10,21 +10,27 @@ from torch import nn
 
 from lookfurther.config import Config, from_dict
 from lookfurther.errors import CheckpointError
-from lookfurther.exploration import epsilon_greedy
 from lookfurther.networks import Builder, builder
+from lookfurther.play import choose
 from lookfurther.runtime import checkpoint
 from lookfurther.types import Spec
+
+PARTS = ("weights",)  # of a checkpoint
 
 
 class Agent:
     """Acts on observations as `spec` describes them."""
 
-    def __init__(self, network: nn.Module, spec: Spec, config: Config) -> None:
+    def __init__(self, network: nn.Module, spec: Spec, config: Config, step: int = 0) -> None:
         self.network, self.spec, self.config = network.eval(), spec, config
-        self.generator = torch.Generator().manual_seed(config.run.seed)
+        self.step = step  # agent steps it was trained for
+        self.device = next(network.parameters()).device
+        self.generator = torch.Generator(self.device).manual_seed(config.run.seed)
 
     @classmethod
-    def load(cls, path: str | Path, network: Builder | None = None) -> Agent:
+    def load(
+        cls, path: str | Path, network: Builder | None = None, device: str | torch.device = "cpu"
+    ) -> Agent:
         """From a run folder (its best checkpoint, else its newest) or from one checkpoint.
 
         `network` is the builder given to `train`, where one was.
@@ -38,12 +44,12 @@ class Agent:
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             raise CheckpointError(f"{path} does not fit this network: {reason}") from None
-        return cls(module, spec, config)
+        return cls(module.to(device), spec, config, saved.facts["step"])
 
     @torch.no_grad()
     def values(self, observations: np.ndarray) -> np.ndarray:
         """f(x, a) [m, A], in the transformed space, of observations [m, *spec.observation]."""
-        return self.network(torch.from_numpy(observations)).float().numpy()
+        return self.network(torch.from_numpy(observations).to(self.device)).float().cpu().numpy()
 
     def act(self, observations: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
         """Actions [m] for observations [m, *spec.observation], or one action for a single one."""
@@ -55,16 +61,15 @@ class Agent:
                 f"observations must have shape (m, {', '.join(map(str, self.spec.observation))}),"
                 f" not {observations.shape}"
             )
-        q = torch.from_numpy(self.values(observations))
-        return epsilon_greedy(q, torch.full((len(q),), epsilon), self.generator).numpy()
+        return choose(self.network, observations, epsilon, self.generator)
 
 
 def _find(path: Path) -> checkpoint.Checkpoint:
-    """The checkpoint a path stands for."""
-    if (path / "manifest.json").exists():
-        return checkpoint.load(path)
+    """The checkpoint a path stands for, without the replays that may lie in it."""
+    if (path / checkpoint.MANIFEST).exists():
+        return checkpoint.load(path, PARTS)
     for folder in (path / "best", path / "checkpoints"):
-        saved, _ = checkpoint.newest(folder)
+        saved, _ = checkpoint.newest(folder, PARTS)
         if saved is not None:
             return saved
     raise CheckpointError(f"{path} holds no checkpoint")

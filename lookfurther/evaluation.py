@@ -1,31 +1,169 @@
-"""How good an agent is, over whole episodes."""
+"""How good an agent is, over whole episodes from no-op starts or human starts (Sec. C)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 import gymnasium
+import numpy as np
 
 from lookfurther.agent import Agent
-from lookfurther.envs import make_envs
-from lookfurther.play import Played, greedy, play
+from lookfurther.config import Environment
+from lookfurther.demos import tapes
+from lookfurther.demos.episodes import Tape, best
+from lookfurther.demos.sets import Held
+from lookfurther.envs import Envs, make_envs
+from lookfurther.envs.emulator import Emulator
+from lookfurther.envs.starts import Start, check, frames_of, make_started
+from lookfurther.errors import DemonstrationError
+from lookfurther.play import Played, greedy, play, uniform
+from lookfurther.results import EPSILON, Conditions, Evaluation, Trace
+from lookfurther.runtime import hardware
+from lookfurther.scores import game_of
+
+EPISODES = 200
+LANES = 20
+SEED = 1_000_000  # far from those of training
+CAP = 108_000  # frames: half an hour
+NOOPS = 30
+STARTS = 100  # moments drawn from demonstrations
+
+Tell = Callable[[Played], None]
 
 
 def evaluate(
     agent: Agent,
-    episodes: int = 200,
+    episodes: int = EPISODES,
     *,
-    epsilon: float = 0.001,
-    lanes: int = 20,
-    seed: int = 1_000_000,
+    epsilon: float = EPSILON,
+    lanes: int = LANES,
+    seed: int = SEED,
     env: Callable[[], gymnasium.Env] | None = None,
 ) -> list[Played]:
-    """Play `episodes` at a small epsilon; the same seed gives the same scores."""
-    settings = replace(agent.config.environment, processes=0)
-    source = env or agent.config.env
-    envs = make_envs(source, settings, min(lanes, episodes), seed, settings.threads or 1)
-    try:
+    """Play `episodes` from no-op starts at a small epsilon; the same seed gives the same scores."""
+    settings = regime(agent.config.environment)
+    envs = lanes_of(env or agent.config.env, settings, min(lanes, episodes), seed)
+    with closing(envs):
         return play(greedy(agent.network, epsilon, seed), envs, episodes)
-    finally:
-        envs.close()
+
+
+def assess(
+    agent: Agent,
+    conditions: Conditions,
+    demos: Sequence[Held] = (),
+    *,
+    episodes: int = EPISODES,
+    lanes: int = LANES,
+    tell: Tell = lambda _: None,
+) -> Evaluation:
+    """Play under the conditions; `demos` give human starts, or the expert's curve to no-op ones."""
+    settings, seed = regime(agent.config.environment, conditions.sticky), conditions.seed
+    lanes = min(lanes, episodes)
+    if conditions.starts == "human":
+        starts = human_starts(conditions.env, demos, settings, seed)
+        settings = replace(settings, processes=hardware.cores(), stack=agent.spec.stack)
+        envs: Envs = make_started(conditions.env, starts, settings, lanes, seed)
+    else:
+        envs = lanes_of(conditions.env, settings, lanes, seed)
+    with closing(envs):
+        played = play(greedy(agent.network, conditions.epsilon, seed), envs, episodes, tell)
+    expert = demos if conditions.starts == "noop" else ()  # it has played from the beginning
+    return _evaluation(conditions, played, settings.repeat, expert)
+
+
+def assess_random(
+    env: str,
+    environment: Environment,
+    *,
+    episodes: int = EPISODES,
+    lanes: int = LANES,
+    seed: int = SEED,
+    tell: Tell = lambda _: None,
+) -> Evaluation:
+    """Random play from no-op starts, to check environments against published scores."""
+    conditions = Conditions(env, sticky=environment.sticky, epsilon=1.0, seed=seed)
+    with closing(lanes_of(env, environment, min(lanes, episodes), seed)) as envs:
+        played = play(uniform(envs.spec.actions, seed), envs, episodes, tell)
+    return _evaluation(conditions, played, environment.repeat, ())
+
+
+def regime(environment: Environment, sticky: float | None = None) -> Environment:
+    """A run's settings as evaluation has them, with its own sticky actions unless told."""
+    sticky = environment.sticky if sticky is None else sticky
+    return replace(environment, processes=0, noops=NOOPS, sticky=sticky, cap=CAP, cap_unit="frames")
+
+
+def lanes_of(
+    env: str | Callable[[], gymnasium.Env], environment: Environment, lanes: int, seed: int
+) -> Envs:
+    """Lanes from no-op starts."""
+    return make_envs(env, environment, lanes, seed, environment.threads or hardware.cores())
+
+
+def human_starts(
+    env: str, demos: Sequence[Held], environment: Environment, seed: int, count: int = STARTS
+) -> list[Start]:
+    """Moments drawn uniformly from all the time of the demonstrations, by replaying their tapes.
+
+    They lie between steps, and before the cap of an episode.
+    """
+    held = [(tape, each.description.origin.sticky) for each in demos for tape in _tapes(env, each)]
+    if not held:
+        raise DemonstrationError(f"human starts of {env} need demonstrations: give --demos SET")
+    repeat, cap = environment.repeat, frames_of(environment)
+    check(env, repeat)
+    moments = [min(len(tape.frames), cap) // repeat for tape, _ in held]
+    random, total = np.random.default_rng(seed), sum(moments)
+    drawn = random.choice(total, min(count, total), replace=False)
+    wanted: dict[int, list[int]] = defaultdict(list)
+    ends = np.cumsum(moments)
+    for moment in np.sort(drawn).tolist():
+        which = int(np.searchsorted(ends, moment, side="right"))
+        wanted[which].append((moment - (ends[which] - moments[which])) * repeat)
+    starts = []
+    for which, frames in wanted.items():
+        tape, sticky = held[which]
+        starts += _starts(tape, Emulator(env, repeat, sticky, tape.seed), frames)
+    return starts
+
+
+def _tapes(env: str, held: Held) -> list[Tape]:
+    """The tapes of a set, which must be of this game."""
+    name, theirs = held.name, held.description.spec.env
+    if theirs != env:
+        raise DemonstrationError(f"{name} shows {theirs}, the agent plays {env}")
+    found = [episode.tape for episode in held.episodes if episode.tape is not None]
+    if not found:
+        raise DemonstrationError(
+            f"{name} has no tapes to replay, so no human starts: record or import it anew"
+        )
+    return found
+
+
+def _starts(tape: Tape, emulator: Emulator, frames: Sequence[int]) -> list[Start]:
+    """The moments of a tape after so many frames each."""
+    due = set(frames)
+    starts = [Start(emulator.state(), 0)] if 0 in due else []
+    for _ in tapes.play(tape, emulator):
+        if emulator.frames in due and not emulator.over:
+            starts.append(Start(emulator.state(), int(tape.frames[emulator.frames - 1])))
+        if emulator.frames >= max(due):
+            break
+    return starts
+
+
+def _evaluation(
+    conditions: Conditions, played: Sequence[Played], repeat: int, demos: Sequence[Held]
+) -> Evaluation:
+    """What was played, with the best episodes over time."""
+    repeat = repeat if game_of(conditions.env) else 1
+    top = max(played, key=lambda episode: episode.score)
+    curves = {"agent": Trace.of(np.asarray(top.rewards), repeat)}
+    if episodes := [episode for held in demos for episode in held.episodes]:
+        curves["expert"] = Trace.of(episodes[best(episodes)].rewards, repeat)
+    scores = np.array([episode.score for episode in played])
+    steps = np.array([episode.steps for episode in played], np.int64)
+    return Evaluation(conditions, scores, steps, curves)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Generator, nn
 
 from lookfurther.envs import Envs
 from lookfurther.exploration import epsilon_greedy
@@ -16,43 +17,68 @@ from lookfurther.exploration import epsilon_greedy
 class Played(NamedTuple):
     """One episode."""
 
-    score: float
-    steps: int
+    rewards: array[float]  # of each step
+
+    @property
+    def score(self) -> float:
+        """The undiscounted return."""
+        return sum(self.rewards)
+
+    @property
+    def steps(self) -> int:
+        return len(self.rewards)
 
 
 Policy = Callable[[np.ndarray], np.ndarray]  # observations [m, ...] to actions [m]
 
 
+@torch.no_grad()
+def choose(
+    network: nn.Module, observations: np.ndarray, epsilon: float, generator: Generator
+) -> np.ndarray:
+    """Epsilon-greedy actions [m] of a network, which lies on the generator's device."""
+    q = network(torch.from_numpy(observations).to(generator.device)).float()
+    chance = torch.full((len(q),), epsilon, device=q.device)
+    return epsilon_greedy(q, chance, generator).cpu().numpy()
+
+
 def greedy(network: nn.Module, epsilon: float, seed: int) -> Policy:
     """The epsilon-greedy policy of a network, with a random stream of its own."""
-    device = next(network.parameters()).device
-    generator = torch.Generator(device).manual_seed(seed)
-
-    @torch.no_grad()
-    def act(observations: np.ndarray) -> np.ndarray:
-        q = network(torch.from_numpy(observations).to(device)).float()
-        chance = torch.full((len(q),), epsilon, device=device)
-        return epsilon_greedy(q, chance, generator).cpu().numpy()
-
-    return act
+    generator = Generator(next(network.parameters()).device).manual_seed(seed)
+    return lambda observations: choose(network, observations, epsilon, generator)
 
 
-def play(policy: Policy, envs: Envs, episodes: int) -> list[Played]:
-    """`episodes` whole episodes from a reset of all lanes.
+def uniform(actions: int, seed: int) -> Policy:
+    """Random play."""
+    random = np.random.default_rng(seed)
+    return lambda observations: random.integers(actions, size=len(observations))
+
+
+def play(
+    policy: Policy,
+    envs: Envs,
+    episodes: int,
+    tell: Callable[[Played], None] = lambda _: None,
+) -> list[Played]:
+    """`episodes` whole episodes from a reset of all lanes; `tell` hears of each as it ends.
 
     Each lane plays a fixed number: taking the first to finish would favour short ones.
     """
     lanes = envs.lanes
     share = np.full(lanes, episodes // lanes) + (np.arange(lanes) < episodes % lanes)
     played: list[list[Played]] = [[] for _ in range(lanes)]
-    score, steps = np.zeros(lanes), np.zeros(lanes, np.int64)
+    rewards = [array("d") for _ in range(lanes)]
     step = envs.reset()
     while any(len(done) < n for done, n in zip(played, share, strict=True)):
         envs.send(policy(step.observation))
         step = envs.recv()
-        score = np.where(step.first, 0.0, score + step.reward)
-        steps = np.where(step.first, 0, steps + 1)
+        for lane, reward in enumerate(step.reward.tolist()):
+            if step.first[lane]:
+                rewards[lane] = array("d")
+            else:
+                rewards[lane].append(reward)
         for lane in np.flatnonzero(step.terminal | step.truncated):
             if len(played[lane]) < share[lane]:
-                played[lane].append(Played(float(score[lane]), int(steps[lane])))
+                played[lane].append(Played(rewards[lane]))
+                tell(played[lane][-1])
     return [episode for lane in played for episode in lane]

@@ -95,6 +95,27 @@ def test_a_broken_checkpoint_is_passed_over_and_named_if_it_is_the_last(
         Agent.load(folder)
 
 
+def test_an_agent_does_not_read_the_replays(run: Path, tmp_path: Path) -> None:
+    """They can be far larger than memory; what is not read need not be sound."""
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    path = folder / "checkpoints" / "step_000000000400"
+    replay = path / "agent_replay.safetensors"
+    data = bytearray(replay.read_bytes())
+    data[-1] ^= 1
+    replay.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"agent_replay\.safetensors is altered"):
+        checkpoint.load(path)
+    x = some(5)
+    for place in (folder, path):
+        agent = Agent.load(place)
+        assert np.array_equal(agent.values(x), Agent.load(run).values(x))
+        assert agent.step == 400
+    assert list(checkpoint.load(path, ["weights"]).files) == ["weights"]
+    with pytest.raises(CheckpointError, match=f"^{path} holds no weight$"):
+        checkpoint.load(path, ["weight"])
+
+
 def test_another_network_does_not_fit(run: Path) -> None:
     with pytest.raises(CheckpointError, match="does not fit this network") as caught:
         Agent.load(run, network=lambda spec: nn.Linear(4, spec.actions))

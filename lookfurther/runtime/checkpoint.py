@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from lookfurther.runtime.folder import sync, version
 FORMAT = 1
 FACTS = "facts.json"
 MANIFEST = "manifest.json"
+SUFFIX = ".safetensors"
 
 _STEP = re.compile(r"step_(\d{12,})", re.ASCII)
 _FILE = re.compile(rf"{re.escape(FACTS)}|\w+\.safetensors", re.ASCII)
@@ -82,33 +83,39 @@ def save(
     return target
 
 
-def verify(path: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint in which every bit is as it was written."""
-    manifest = _inspect(path)
+def verify(path: Path, parts: Collection[str] | None = None) -> list[str]:
+    """The parts of a checkpoint in which every bit is as it was written; those asked for alone."""
+    entries = _inspect(path)["files"]
+    held = [name.removesuffix(SUFFIX) for name in entries.keys() - {FACTS}]
+    parts = sorted(held if parts is None else parts)
+    if lacking := set(parts) - set(held):
+        raise CheckpointError(f"{path} holds no {min(lacking)}")
     with _reading(path):
-        for name, entry in manifest["files"].items():
-            if _digest(path / name) != entry["sha256"]:
+        for name in (FACTS, *(part + SUFFIX for part in parts)):
+            if _digest(path / name) != entries[name]["sha256"]:
                 raise CheckpointError(f"{path}: {name} is altered (SHA-256)")
-    return manifest
+    return parts
 
 
-def load(path: Path) -> Checkpoint:
-    """A checkpoint, verified first."""
-    names = sorted(verify(path)["files"].keys() - {FACTS})
+def load(path: Path, parts: Collection[str] | None = None) -> Checkpoint:
+    """A checkpoint, verified first; with `parts` these alone are read, whatever else it holds."""
+    parts = verify(path, parts)
     with _reading(path):
-        files = {name.removesuffix(".safetensors"): load_file(path / name) for name in names}
+        files = {part: load_file(path / (part + SUFFIX)) for part in parts}
         facts = json.loads((path / FACTS).read_bytes())
     if not isinstance(facts, dict):
         raise CheckpointError(f"{path}: {FACTS} is not an object")
     return Checkpoint(path, files, facts)
 
 
-def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+def newest(
+    folder: Path, parts: Collection[str] | None = None
+) -> tuple[Checkpoint | None, list[str]]:
     """The newest sound checkpoint, if there is any at all, and why newer ones were passed over."""
     reasons: list[str] = []
     for _, path in _published(folder):
         try:
-            return load(path), reasons
+            return load(path, parts), reasons
         except CheckpointError as error:
             reasons.append(str(error))
     if reasons:
@@ -132,7 +139,7 @@ def _publish(target: Path, files: dict[str, dict[str, Tensor]], counters: bytes)
         writing.mkdir()
         entries = {FACTS: _write(writing / FACTS, [counters])}
         for part, tensors in files.items():
-            name = f"{part}.safetensors"
+            name = part + SUFFIX
             if not _FILE.fullmatch(name):
                 raise ValueError(f"{part!r} cannot name a file of a checkpoint")
             entries[name] = _write(writing / name, _serialise(tensors))

@@ -1,0 +1,267 @@
+"""Evaluations: starts drawn from tapes, scores that repeat, and the command that keeps them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lookfurther import Agent, Config, Spec, evaluation, preset, results, train
+from lookfurther.cli import main
+from lookfurther.config import Environment, to_json
+from lookfurther.demos import store
+from lookfurther.demos.collect import Policy, collect
+from lookfurther.demos.episodes import Episode
+from lookfurther.demos.facts import Description, origin
+from lookfurther.demos.sets import Held
+from lookfurther.envs.emulator import Emulator
+from lookfurther.errors import DemonstrationError
+from lookfurther.evaluation import assess, evaluate, human_starts, regime
+from lookfurther.networks import builder
+from lookfurther.results import Conditions
+from lookfurther.runtime import checkpoint
+from tests.test_training import tiny
+
+pytest.importorskip("ale_py")
+
+GAME = "ALE/Breakout-v5"
+SHORT = Environment(cap=60)
+
+
+class Guess(nn.Module):
+    """Prefers an action by what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 18, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.float().mean((-2, -1)) @ self.weight
+
+
+def random_play(seed: int, env: str = GAME) -> Held:
+    """Two short demonstrations, of 60 steps each unless the game ends before."""
+    random = np.random.default_rng(seed)
+    policy = Policy(lambda _: random.integers(18))
+    episodes, spec = collect(env, SHORT, policy, seeds=range(2))
+    return Held("mine", Description(spec, "", origin(spec, SHORT), ()), episodes)
+
+
+@pytest.fixture(scope="module")
+def demos() -> Held:
+    return random_play(0)
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
+    """On Breakout, for episodes of 100 steps."""
+    monkeypatch.setattr(evaluation, "CAP", 400)
+    spec = Spec(GAME, (1, 84, 84), 4, "uint8", 18, 255.0)
+    return Agent(Guess(), spec, preset("apex-dqfd", env=GAME, demos=("mine",)))
+
+
+# Human starts
+
+
+def tapes_of(held: Held) -> list:
+    return [episode.tape for episode in held.episodes]
+
+
+def test_as_many_starts_as_moments_are_every_moment_once(demos: Held) -> None:
+    """So each of them is as likely as any other; all look as in the demonstration."""
+    lengths = [len(tape.frames) // 4 for tape in tapes_of(demos)]
+    starts = human_starts(GAME, [demos], Environment(), 0, count=sum(lengths))
+    emulator, seen = Emulator(GAME), []
+    for start in starts:
+        emulator.restore(start.state)
+        seen.append(emulator.frames)
+        assert not emulator.over
+    assert seen == [4 * i for length in lengths for i in range(length)]
+    bounds = np.cumsum([0, *lengths])
+    for i, episode in enumerate(demos.episodes):
+        for t, start in enumerate(starts[bounds[i] : bounds[i + 1]]):
+            emulator.restore(start.state)
+            assert np.array_equal(emulator.plane(), episode.planes[t])
+            assert start.held == (episode.actions[t - 1] if t else 0)
+    more = human_starts(GAME, [demos], Environment(), 0, count=10**6)
+    assert [s.state for s in more] == [s.state for s in starts]
+
+
+def test_starts_are_drawn_by_seed_and_lie_before_the_cap(demos: Held) -> None:
+    settings = Environment(cap=80, cap_unit="frames")
+    first, again, other = (human_starts(GAME, [demos], settings, s, count=9) for s in (1, 1, 2))
+    assert first == again != other
+    assert len({start.state for start in first}) == 9
+    emulator = Emulator(GAME)
+    for start in first + other:
+        emulator.restore(start.state)
+        assert emulator.frames < 80
+
+
+def test_what_gives_no_starts_is_named(demos: Held) -> None:
+    bare = [Episode(e.planes, e.actions, e.rewards, e.terminal) for e in demos.episodes]
+    for env, held, reason in (
+        (GAME, [], f"human starts of {GAME} need demonstrations: give --demos SET"),
+        ("ALE/Pong-v5", [demos], f"mine shows {GAME}, the agent plays ALE/Pong-v5"),
+        (GAME, [demos._replace(episodes=bare)], "mine has no tapes to replay"),
+    ):
+        with pytest.raises(DemonstrationError, match=f"^{reason}"):
+            human_starts(env, held, Environment(), 0)
+
+
+# Scores
+
+
+@pytest.mark.parametrize("starts", ["noop", pytest.param("human", marks=pytest.mark.slow)])
+def test_the_same_seeds_give_the_same_scores(agent: Agent, demos: Held, starts: Any) -> None:
+    played = [
+        assess(agent, Conditions(GAME, starts, 0.25, 0.5, seed=s), [demos], episodes=5, lanes=2)
+        for s in (3, 3, 4)
+    ]
+    kept = [(e.scores.tolist(), e.steps.tolist()) for e in played]
+    assert kept[0] == kept[1] != kept[2]
+    assert all(len(e.scores) == 5 for e in played)
+    assert played[0].best["agent"].returns[-1] == played[0].scores.max()
+    assert ("expert" in played[0].best) == (starts == "noop")
+    if starts == "noop":
+        assert played[0].expert() == max(e.score for e in demos.episodes)
+
+
+def test_evaluation_has_settings_of_its_own() -> None:
+    trained = Environment(noops=0, cap=77, processes=3, sticky=0.25, repeat=2, full_actions=False)
+    seen = regime(trained)
+    assert (seen.noops, seen.cap, seen.cap_unit, seen.processes) == (30, 108_000, "frames", 0)
+    assert (seen.sticky, seen.repeat, seen.full_actions) == (0.25, 2, False)
+    assert regime(trained, 0.0).sticky == 0
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tiny(tmp_path_factory.mktemp("evaluate") / "run")).folder
+
+
+@pytest.fixture
+def breakout(tmp_path: Path, demos: Held, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run folder with random weights, its demonstrations in Minari's folder."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
+    monkeypatch.setattr(evaluation, "CAP", 400)
+    spec = demos.description.spec
+    store.save("mine-v0", demos.episodes, spec, "random play", environment=SHORT)
+    return put(tmp_path / "run", spec, ("mine",))
+
+
+def put(folder: Path, spec: Spec, demos: tuple[str, ...]) -> Path:
+    """A run folder that holds random weights as its best."""
+    config: Config = preset(
+        "apex-dqfd",
+        env=spec.env,
+        demos=demos,
+        network__convolutions=(4, 4, 4),
+        network__hidden=(8,),
+    )
+    folder.mkdir()
+    (folder / "config.json").write_text(to_json(config))
+    weights = {"weights": dict(builder(config.network)(spec).state_dict())}
+    facts = {"step": 42, "spec": spec._asdict(), "config": asdict(config), "score": 0.0}
+    checkpoint.save(folder / "best", 42, weights, facts, keep=1)
+    return folder
+
+
+def test_the_command_keeps_what_evaluate_gives(
+    cartpole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["evaluate", str(cartpole), "--episodes", "7", "--lanes", "3", "--seed", "5"]
+    assert main([*words, "--json", str(tmp_path / "out.json")]) == 0
+    played = evaluate(Agent.load(cartpole), 7, lanes=3, seed=5)
+    kept = results.read(cartpole)["noop"]
+    assert kept.scores.tolist() == [episode.score for episode in played]
+    assert kept.steps.tolist() == [episode.steps for episode in played]
+    assert kept.conditions == Conditions("CartPole-v1", step=400, seed=5)
+    facts = json.loads((tmp_path / "out.json").read_text())
+    assert facts["scores"] == kept.scores.tolist()
+    assert facts["mean"]["value"] == kept.scores.mean()
+    assert facts["starts"] == "noop"
+    said = capsys.readouterr().out
+    assert "CartPole-v1: 7 episodes, no-op starts, ε 0.001, step 400" in said
+    assert f"{kept.scores.mean():,.1f}" in said
+    assert str(cartpole / "evaluation" / "noop") in said
+
+
+def test_human_and_no_op_starts_lie_side_by_side(breakout: Path) -> None:
+    words = ["evaluate", str(breakout), "--episodes", "4", "--lanes", "4"]
+    assert main([*words, "--starts", "human", "--demos", "mine-v0"]) == 0
+    assert main([*words, "--sticky", "0.25"]) == 0
+    kept = results.read(breakout)
+    assert set(kept) == {"human", "noop-sticky-0.25"}
+    assert kept["noop-sticky-0.25"].best["expert"].frames[-1] <= 240
+    assert all(len(e.scores) == 4 and e.conditions.step == 42 for e in kept.values())
+
+
+def test_random_play_of_cartpole_lasts_22_steps(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "out.json"
+    assert main(["evaluate", "random", "--env", "CartPole-v1", "--json", str(out)]) == 0
+    facts = json.loads(out.read_text())
+    assert facts["episodes"] == 200
+    assert facts["mean"]["value"] == pytest.approx(22.3, abs=4 * 11.8 / 200**0.5)
+    assert "CartPole-v1: 200 episodes, no-op starts, ε 1\n" in capsys.readouterr().out
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line that a command ends with."""
+    assert main(["evaluate", *words]) > 0
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    return said
+
+
+def test_what_cannot_be_evaluated_is_named(
+    cartpole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(cartpole)
+    for words, reason in (
+        ([str(tmp_path)], f"{tmp_path} holds no checkpoint"),
+        ([f"{run}/checkpoints/step_000000000400"], "is a checkpoint: give the run folder"),
+        ([run, "--starts", "human"], "human starts are for Atari games, CartPole-v1 is none"),
+        ([run, "--sticky", "0.25"], "--sticky is for Atari games, CartPole-v1 is none"),
+        ([run, "--demos", "none"], "no demonstrations named none"),
+        ([run, "--env", "CartPole-v1"], "--env ENV belongs to random play"),
+        (["random"], "--env ENV belongs to random play"),
+        (["random", "--env", "CartPole-v1", "--starts", "human"], "from no-op starts"),
+        (["random", "--env", "CartPool-v1"], "CartPool"),
+        ([run, "--episodes", "0"], "--episodes must be at least 1, not 0"),
+        ([run, "--lanes", "0"], "--lanes must be at least 1, not 0"),
+        ([run, "--epsilon", "1.5"], "--epsilon must be 0 ... 1, not 1.5"),
+        ([run, "--sticky", "1"], "--sticky must be 0 or more and below 1, not 1"),
+        ([run, "--seed", "-1"], "--seed must be 0"),
+    ):
+        assert reason in refusal(capsys, *words), words
+    assert not (tmp_path / "evaluation").exists()
+
+
+def test_demonstrations_that_give_no_starts_are_named(
+    breakout: Path, demos: Held, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = demos.description.spec
+    bare = [Episode(e.planes, e.actions, e.rewards, e.terminal) for e in demos.episodes]
+    store.save("bare-v0", bare, spec, "", environment=SHORT)
+    alone = put(tmp_path / "alone", spec, ())
+    gone = put(tmp_path / "gone", spec, ("gone",))
+    other = put(tmp_path / "other", spec._replace(env="ALE/Pong-v5"), ("mine",))
+    human = ("--starts", "human")
+    assert "no tapes" in refusal(capsys, str(breakout), *human, "--demos", "bare-v0")
+    assert "need demonstrations: give --demos SET" in refusal(capsys, str(alone), *human)
+    assert "no demonstrations named gone" in refusal(capsys, str(gone), *human)
+    assert f"mine shows {GAME}, the agent plays ALE/Pong-v5" in refusal(capsys, str(other), *human)
+    assert main(["evaluate", str(gone), "--episodes", "1"]) == 0
+    assert "no expert's curve: no demonstrations named gone" in capsys.readouterr().err
