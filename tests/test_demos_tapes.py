@@ -17,6 +17,7 @@ from lookfurther.demos.episodes import Tape, check
 from lookfurther.demos.store import append, describe, load, merge, names, save
 from lookfurther.demos.tapes import PAD, GameOver, blocks, cut, majority, unroll
 from lookfurther.demos.verify import verify
+from lookfurther.envs import make_envs
 from lookfurther.envs.emulator import MEANINGS, Emulator, rom_digest
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import Spec
@@ -257,6 +258,28 @@ def test_a_collected_game_may_end() -> None:
     (episode,), spec = collect("ALE/Breakout-v5", Environment(), lambda _: lambda: 1, [0])
     assert episode.terminal
     assert verify(episode, spec, Environment()).verified
+
+
+def test_a_game_without_a_button_has_nine_actions(tmp_path: Path) -> None:
+    """There the environment's number of an action is not the emulator's."""
+    env, environment = "ALE/Skiing-v5", Environment(noops=0, cap=12)
+    (episode,), spec = collect(env, environment, Policy(lambda _: 8), [0])
+    assert spec.actions == 9
+    assert episode.tape is not None
+    assert (set(episode.actions), set(episode.tape.frames)) == ({8}, {9})
+    assert unroll(episode.tape, env).actions.tolist() == episode.actions.tolist()
+    assert verify(episode, spec, environment).verified
+    save("mine-v0", [episode], spec, "me", tmp_path)
+    meanings = describe("mine-v0", tmp_path).origin.meanings
+    assert (len(meanings), meanings[1], meanings[8]) == (9, "UP", "DOWNLEFT")
+    envs = make_envs(env, environment, 1, 0, 1)
+    envs.reset()
+    for plane in episode.planes[1:-1]:  # at the cap, the vector environment does not look
+        envs.send(np.array([8]))
+        assert np.array_equal(envs.recv().observation[0, -1:], plane)
+    envs.close()
+    with pytest.raises(DemonstrationError, match="the tape has actions that skiing does not know"):
+        unroll(Tape(np.ones(4, np.uint8)), env)
 
 
 def test_fewer_actions_are_not_collected() -> None:

@@ -88,6 +88,7 @@ def _atari(spec: Spec, environment: Environment, expert: Expert | Policy, seed: 
     """An episode that opens with a random number of no-op steps: a tape begins at power-on."""
     repeat = environment.repeat
     emulator = Emulator(spec.env, repeat, environment.sticky, seed)
+    legal = emulator.legal
     idle = int(np.random.default_rng(seed).integers(environment.noops // repeat + 1))
     cap = environment.cap * (repeat if environment.cap_unit == "steps" else 1)
     act = _act(expert, emulator)
@@ -96,11 +97,11 @@ def _atari(spec: Spec, environment: Environment, expert: Expert | Policy, seed: 
         return act(observation) if emulator.frames >= idle * repeat else 0
 
     def step(action: int) -> Answer:
-        plane, reward, over = emulator.step(action)
+        plane, reward, over = emulator.step(legal[action])
         return plane, reward, over, not over and emulator.frames >= cap
 
     planes, actions, rewards, terminal = _film(emulator.plane(), step, after_idling, spec)
-    frames = np.repeat(actions.astype(np.uint8), repeat)[: emulator.frames]
+    frames = np.repeat(np.array(legal, np.uint8)[actions], repeat)[: emulator.frames]
     return Episode(planes, actions, rewards, terminal, seed, Tape(frames, seed=seed))
 
 

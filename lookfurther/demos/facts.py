@@ -79,12 +79,14 @@ def origin(spec: Spec, environment: Environment) -> Origin:
     if not spec.env.startswith("ALE/"):
         version = f"gymnasium {importlib.metadata.version('gymnasium')}"
         return Origin("", (), 1, 0.0, version, "", *adapted)
-    from lookfurther.envs.emulator import MEANINGS, game_of, rom_digest
+    from lookfurther.envs.emulator import MEANINGS, Emulator, game_of, rom_digest
 
     game = game_of(spec.env)
     version = f"ale-py {importlib.metadata.version('ale-py')}"
     how = environment.repeat, environment.sticky
-    return Origin(game, MEANINGS, *how, version, rom_digest(game), *adapted)
+    legal = range(18) if spec.actions == 18 else Emulator(spec.env).legal
+    meanings = tuple(MEANINGS[i] for i in legal)
+    return Origin(game, meanings, *how, version, rom_digest(game), *adapted)
 
 
 def shown(episode: Episode, digests: dict[str, str]) -> Shown:

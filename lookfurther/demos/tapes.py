@@ -45,7 +45,7 @@ def unroll(
             planes[i // repeat + 1] = emulator.plane()
     if emulator.frames < length:
         raise GameOver(emulator.frames, length)
-    actions, _ = majority(blocks(tape.frames, repeat))
+    actions, _ = choices(tape, emulator)
     return Episode(planes, actions, rewards, emulator.over, tape=tape)
 
 
@@ -67,6 +67,14 @@ def play(tape: Tape, emulator: Emulator) -> Iterator[float]:
         yield emulator.frame(action)
         if emulator.over:
             return
+
+
+def choices(tape: Tape, emulator: Emulator) -> tuple[np.ndarray, int]:
+    """The environment's action of each step, and how many steps held more than one."""
+    ids, ambiguous = majority(blocks(tape.frames, emulator.repeat))
+    if not set(ids.tolist()) <= set(emulator.legal):
+        raise DemonstrationError(f"the tape has actions that {emulator.game} does not know")
+    return np.searchsorted(emulator.legal, ids), ambiguous
 
 
 def blocks(frames: np.ndarray, repeat: int) -> np.ndarray:

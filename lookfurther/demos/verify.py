@@ -10,7 +10,7 @@ import numpy as np
 
 from lookfurther.config import Environment
 from lookfurther.demos.episodes import Audit, Episode, Tape
-from lookfurther.demos.tapes import blocks, majority, play
+from lookfurther.demos.tapes import choices, play
 from lookfurther.envs.blueprint import Blueprint, find
 from lookfurther.envs.emulator import FUSED, Emulator
 from lookfurther.envs.lanes import Lane
@@ -30,11 +30,12 @@ def verify(episode: Episode, spec: Spec, environment: Environment) -> Audit:
     """Replay an episode from its tape or its seed, and compare."""
     ambiguous = 0
     if episode.tape is not None:
-        actions, ambiguous = majority(blocks(episode.tape.frames, environment.repeat))
+        emulator = Emulator(spec.env, environment.repeat, environment.sticky, episode.tape.seed)
+        actions, ambiguous = choices(episode.tape, emulator)
         if not np.array_equal(actions, episode.actions):
             fault = "its actions are not those of its tape's frames"
             return Audit(False, episode.score, None, 0, ambiguous, fault)
-        replay = _emulated(episode.tape, spec, environment)
+        replay = _emulated(episode.tape, emulator)
     elif episode.seed is not None:
         replay = _stepped(episode, spec, environment)
     else:
@@ -74,15 +75,13 @@ def _difference(episode: Episode, t: int, played: Played) -> str:
     return f"step {t}: {min(different)} of {episode.planes[t].size} values of the plane differ"
 
 
-def _emulated(tape: Tape, spec: Spec, environment: Environment) -> Iterator[Played]:
+def _emulated(tape: Tape, emulator: Emulator) -> Iterator[Played]:
     """An Atari episode, in steps of `repeat` frames."""
-    repeat = environment.repeat
-    emulator = Emulator(spec.env, repeat, environment.sticky, tape.seed)
     yield Played(_planes(emulator), 0.0, False)
     reward = 0.0
     for i, more in enumerate(play(tape, emulator), 1):
         reward += more
-        if i % repeat == 0 or i == len(tape.frames) or emulator.over:
+        if i % emulator.repeat == 0 or i == len(tape.frames) or emulator.over:
             yield Played(_planes(emulator), reward, emulator.over)
             reward = 0.0
 

@@ -75,6 +75,11 @@ class Emulator:
         """The ids of the game's own actions, its minimal set."""
         return tuple(action.value for action in self._ale.getMinimalActionSet())
 
+    @property
+    def legal(self) -> tuple[int, ...]:
+        """The ids of the environment's actions, in its order: all 18 but where nothing fires."""
+        return tuple(action.value for action in self._ale.getLegalActionSet())
+
     def frame(self, action: int) -> float:
         """One emulator frame under an action of 0 ... 17; the raw reward."""
         reward = self._ale.act(action)

@@ -143,9 +143,10 @@ def _tape(raw: Raw, facts: Facts, env: str) -> Tape | None:
     if raw.seed is not None:  # as ale-py's own environment draws it
         seed = int(np.random.SeedSequence(raw.seed).generate_state(2)[1].astype(np.int32))
     emulator = Emulator(env, 1, facts.sticky, seed)
-    own = emulator.actions if facts.actions < 18 else tuple(range(18))
-    if facts.actions != len(own):
-        raise DemonstrationError(f"{env} has {len(own)} actions of its own, not {facts.actions}")
+    sets = {len(ids): ids for ids in (emulator.legal, emulator.actions)}
+    if facts.actions not in sets:
+        raise DemonstrationError(f"{env} has {min(sets)} actions of its own, not {facts.actions}")
+    own = sets[facts.actions]
     steps = np.repeat(np.array(own, np.uint8)[raw.actions], facts.frames)
     last = raw.observations(len(raw.actions), len(raw.actions) + 1)[0]
     for noops in range(NOOPS + 1):
