@@ -24,7 +24,7 @@ from lookfurther.cli import main
 from lookfurther.commands import demos
 from lookfurther.commands.demos import making, processes, replays, words
 from lookfurther.config import Environment
-from lookfurther.demos import sets, store
+from lookfurther.demos import sets, shipped, store
 from lookfurther.demos.episodes import Audit, Episode, Tape, best
 from lookfurther.demos.facts import Description, Origin
 from lookfurther.demos.tapes import play, unroll
@@ -127,11 +127,14 @@ def test_list_and_show_do_not_import_torch(home: Path) -> None:
 def test_list_has_a_line_for_each_set_and_the_reason_for_each_broken_one(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "no demonstrations yet" in printed(capsys, "list")
+    assert {line.split()[0] for line in printed(capsys, "list").splitlines()[1:]} == {
+        f"shipped/{name}" for name in shipped.names()
+    }
     made = saved("my/pong-v0", episode(40), dataclasses.replace(episode(80, 1), audit=None))
     saved("other-v3", episode(40))
     (home / "other-v3" / "data" / "metadata.json").write_text("{")
-    head, line, broken = printed(capsys, "list").splitlines()
+    head, *lines = printed(capsys, "list").splitlines()
+    line, broken = (line for line in lines if not line.startswith("shipped/"))
     assert head.split() == ["set", "environment", "episodes", "steps", "best", "return", "verified"]
     top = words.number(max(e.score for e in made))
     assert line.split() == ["my/pong-v0", PONG, "2", "30", top, "1", "of", "2"]

@@ -46,11 +46,8 @@ def list_sets(options: ListOptions) -> int:
             broken.append(str(what))
         else:
             rows.append(_line(name, what))
-    if rows:
-        head = ("set", "environment", "episodes", "steps", "best return", "verified")
-        print(table(head, rows, "<<>>>>"))
-    else:
-        print("no demonstrations yet: lookfurther demos names the ways to get some")
+    head = ("set", "environment", "episodes", "steps", "best return", "verified")
+    print(table(head, rows, "<<>>>>"))
     for reason in broken:
         print(reason)
     return 0
