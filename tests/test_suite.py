@@ -252,7 +252,8 @@ def test_a_signal_stops_the_run_at_work_and_the_suite(tmp_path: Path) -> None:
     found = jobs(tmp_path, text)
     line, how = command(written(tmp_path, text), "--out", str(tmp_path / "out"))
     process = subprocess.Popen(line, **how)
-    until(lambda: (found[0].folder / "metrics.jsonl").exists())
+    metrics = found[0].folder / "metrics.jsonl"
+    until(lambda: metrics.exists() and metrics.stat().st_size > 0)  # it trains by then
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 1
