@@ -74,7 +74,8 @@ class Bench:
 
     def learner(self) -> dict[str, float]:
         """Whole updates: sampling from a full replay, the step, the priorities."""
-        updates = Updates(self._mixture(self._spec()), self._learner(self._spec()))
+        spec = self._spec()
+        updates = Updates(self._mixture(spec), self._learner(spec))
         rate = self._rate(lambda: updates.run(1))
         updates.check()
         return {"updates": rate}

@@ -129,10 +129,14 @@ def write(run: Path, evaluation: Evaluation) -> Path:
         for frame, value in zip(trace.frames.tolist(), trace.returns.tolist(), strict=True)
     ]
     _write_csv(folder / "best_returns.csv", RETURNS, points)
-    facts = dataclasses.asdict(evaluation.conditions) | evaluation.summary()
-    facts = {key: _finite(value) for key, value in facts.items()}
-    write_text(summary, json.dumps(facts, indent=2, allow_nan=False) + "\n")
+    write_text(summary, json.dumps(facts(evaluation), indent=2, allow_nan=False) + "\n")
     return folder
+
+
+def facts(evaluation: Evaluation) -> dict[str, Any]:
+    """Conditions and statistics as JSON can hold them: what is not finite as null."""
+    all_of_it = dataclasses.asdict(evaluation.conditions) | evaluation.summary()
+    return {key: _finite(value) for key, value in all_of_it.items()}
 
 
 def read(run: Path) -> dict[str, Evaluation]:

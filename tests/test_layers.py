@@ -16,7 +16,7 @@ PACKAGE = Path(lookfurther.types.__file__).parent
 
 # A name is a module of the package, or a folder with all it holds; "" is the package itself.
 LAYERS = {
-    "ground": ("types", "errors", "rules", "config", "presets", "scores", "statistics"),
+    "ground": ("types", "cores", "errors", "rules", "config", "presets", "scores", "statistics"),
     "equations": ("transforms", "returns", "losses", "exploration", "priorities"),
     "parts": (
         "networks",

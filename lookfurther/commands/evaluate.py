@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -201,14 +201,10 @@ def summary(evaluation: Evaluation) -> str:
 
 
 def _write(path: Path, evaluation: Evaluation) -> None:
-    """Conditions, statistics and episodes as JSON; what is not finite as null."""
+    """Conditions, statistics and episodes as JSON."""
+    from lookfurther import results
     from lookfurther.runtime.folder import write_text
-    from lookfurther.runtime.metrics import plain
 
-    def finite(value: Any) -> Any:
-        return {k: plain(v) for k, v in value.items()} if isinstance(value, dict) else plain(value)
-
-    facts = asdict(evaluation.conditions) | evaluation.summary()
-    facts = {name: finite(value) for name, value in facts.items()}
-    facts |= {"scores": evaluation.scores.tolist(), "lengths": evaluation.steps.tolist()}
-    write_text(path, json.dumps(facts, indent=2, allow_nan=False) + "\n")
+    episodes = {"scores": evaluation.scores.tolist(), "lengths": evaluation.steps.tolist()}
+    text = json.dumps(results.facts(evaluation) | episodes, indent=2, allow_nan=False)
+    write_text(path, text + "\n")

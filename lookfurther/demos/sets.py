@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -86,18 +85,7 @@ def _ids() -> Iterator[str]:
     from lookfurther.demos import shipped
 
     yield from (SHIPPED + name for name in shipped.names())
-    top = root()
-    for folder, inner, _ in os.walk(top):
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
-        if "data" in inner:
-            inner.clear()
-            yield Path(folder).relative_to(top).as_posix()
-
-
-def root() -> Path:
-    """Minari's folder of datasets."""
-    given = os.environ.get("MINARI_DATASETS_PATH")
-    return Path(given) if given else Path.home() / ".minari" / "datasets"
+    yield from store.ids()
 
 
 def place(name: str) -> Path:
@@ -107,7 +95,7 @@ def place(name: str) -> Path:
 
         return shipped.path(name.removeprefix(SHIPPED))
     path = Path(name)
-    return path if (path / "data").is_dir() else root() / name
+    return path if (path / "data").is_dir() else store.place() / name
 
 
 def describe(word: str) -> Description:

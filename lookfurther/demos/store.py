@@ -51,8 +51,8 @@ def save(
         digests = pieces.write(data / pieces.FILE, (_arrays(e, source.repeat) for e in episodes))
         facts = tuple(map(shown, episodes, digests))
         _describe(data, name, Description(spec, author, source, facts))
-    for space in folder.relative_to(_root(root)).parents[:-1]:
-        facts_of = _root(root) / space / "namespace_metadata.json"  # where Minari looks for it
+    for space in folder.relative_to(place(root)).parents[:-1]:
+        facts_of = place(root) / space / "namespace_metadata.json"  # where Minari looks for it
         if not facts_of.exists():
             facts_of.write_text("{}")
     return folder
@@ -144,16 +144,22 @@ def describe(name: str, root: Path | None = None) -> Description:
 
 def names(root: Path | None = None) -> list[str]:
     """Every readable set of ours in Minari's folder or `root`."""
-    top = _root(root)
     found = []
-    for folder, inner, _ in os.walk(top):
-        if "data" in inner:
-            name = Path(folder).relative_to(top).as_posix()
-            with contextlib.suppress(DemonstrationError):
-                describe(name, root)
-                found.append(name)
-        inner[:] = [] if "data" in inner else [d for d in inner if not d.startswith(".")]
+    for name in ids(root):
+        with contextlib.suppress(DemonstrationError):
+            describe(name, root)
+            found.append(name)
     return sorted(found)
+
+
+def ids(root: Path | None = None) -> Iterator[str]:
+    """All that looks like a dataset in Minari's folder or `root`."""
+    top = place(root)
+    for folder, inner, _ in os.walk(top):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        if "data" in inner:
+            inner.clear()
+            yield Path(folder).relative_to(top).as_posix()
 
 
 def _unreadable(name: str, error: Exception) -> DemonstrationError:
@@ -258,7 +264,7 @@ def _describe(data: Path, name: str, description: Description) -> None:
     os.replace(draft, data / "metadata.json")
 
 
-def _root(root: Path | None) -> Path:
+def place(root: Path | None = None) -> Path:
     """Minari's folder of datasets, unless told."""
     given = os.environ.get("MINARI_DATASETS_PATH")
     return root or (Path(given) if given else Path.home() / ".minari" / "datasets")
@@ -267,7 +273,7 @@ def _root(root: Path | None) -> Path:
 def _folder(name: str, root: Path | None) -> Path:
     """Where the files of a set lie."""
     folder = Path(name) / "data"
-    return folder if folder.is_dir() else _root(root) / name / "data"
+    return folder if folder.is_dir() else place(root) / name / "data"
 
 
 def _new_folder(name: str, root: Path | None) -> Path:
@@ -278,7 +284,7 @@ def _new_folder(name: str, root: Path | None) -> Path:
         parse_dataset_id(name)
     except ValueError as error:
         raise DemonstrationError(str(error)) from None
-    return _root(root) / name
+    return place(root) / name
 
 
 @contextlib.contextmanager

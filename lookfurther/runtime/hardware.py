@@ -8,12 +8,8 @@ from pathlib import Path
 import torch
 
 from lookfurther.config import Config
+from lookfurther.cores import cores
 from lookfurther.errors import ConfigError
-
-
-def cores() -> int:
-    """Processor cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def device(name: str) -> torch.device:

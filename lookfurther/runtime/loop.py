@@ -72,9 +72,10 @@ class Loop:
 
     def run(self) -> Summary:
         """Train until the steps or minutes are used up, or a signal asks to stop."""
-        metrics = Metrics(self.folder.metrics, self.folder.events, resume_at_step=self.step or -1)
         self.last_save, self.logged = self.clock.seconds(), self.step
         with StopSignals() as signals:
+            begin = self.step or -1
+            metrics = Metrics(self.folder.metrics, self.folder.events, resume_at_step=begin)
             try:
                 stopped = self._turns(metrics, signals)
                 if self.logged != self.step:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TypeVar
+
+from lookfurther.cores import cores
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -23,8 +24,3 @@ def each(function: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
             yield from pool.map(function, things)
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def cores() -> int:
-    """Those this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

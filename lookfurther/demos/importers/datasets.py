@@ -30,10 +30,8 @@ def read(path: Path, env: str, environment: Environment, force: bool) -> Importe
     """The episodes of a dataset, ours or another's, by its folder or its HDF5 file."""
     folder = path.parent if path.is_file() else path
     folder = folder if (folder / "metadata.json").exists() else folder / "data"
-    try:
+    if b'"lookfurther"' in _metadata(folder):
         return _ours(folder, env, force)
-    except _NotOurs:
-        pass
     try:
         facts = read_facts(folder)
         env = env or facts.env
@@ -47,14 +45,8 @@ def read(path: Path, env: str, environment: Environment, force: bool) -> Importe
         raise DemonstrationError(f"{path} is no readable Minari dataset: {reason}") from error
 
 
-class _NotOurs(Exception):
-    """A dataset without our description."""
-
-
 def _ours(folder: Path, env: str, force: bool) -> Imported:
     """A set of our own, which someone has shared: replayed again here."""
-    if b'"lookfurther"' not in _metadata(folder):
-        raise _NotOurs
     name = str(folder.parent)
     description = store.describe(name)
     environment = trusted(description)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lookfurther.cores import cores
 from lookfurther.demos.episodes import Audit, Episode, Tape
 from lookfurther.demos.search.archive import TAIL, Archive, Entry, actions
 from lookfurther.demos.search.crew import Build, trips
@@ -95,7 +95,7 @@ def discover(build: Build, options: SearchOptions, report: Report | None) -> lis
     """
     game = build()
     archive = Archive(game.reset(), game.state())
-    seeds = np.random.SeedSequence(options.seed).spawn(1 + (options.processes or _cores()))
+    seeds = np.random.SeedSequence(options.seed).spawn(1 + (options.processes or cores()))
     random = np.random.default_rng(seeds[0])
     made = trips(build, seeds[1:], lambda: archive.choose(random, BATCH))
     begun, frames = time.monotonic(), 0
@@ -137,7 +137,3 @@ def _episode(found: Tape, env: str) -> Episode:
     episode = unroll(found, env, REPEAT)
     audit = Audit(True, episode.score, episode.score, len(found.frames), 0, "")
     return dataclasses.replace(episode, audit=audit)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
