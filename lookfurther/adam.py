@@ -27,6 +27,7 @@ class Adam:
     @torch.no_grad()
     def step(self, gradients: list[Tensor], sound: Tensor) -> None:
         """One step; none where the gradients are not sound."""
+        gradients = list(map(_laid_out, gradients, self.parameters))
         adam(
             self.parameters,
             gradients,
@@ -69,3 +70,10 @@ class Adam:
         """The inverse of `state`."""
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
+
+
+def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
+    """The gradient in the order in which the parameter lies in memory, as the kernel takes it."""
+    if gradient.stride() == like.stride():
+        return gradient
+    return torch.empty_like(like).copy_(gradient)

@@ -56,7 +56,7 @@ class SumTree:
         """For each u [n] in [0, total) the item whose stretch of the cumulative mass holds it."""
         edges = self._sums.cumsum(-1)
         u = below(u, edges[-1:])
-        block = namespace(u).searchsorted(edges[1:], u, side="right")
+        block = namespace(u).searchsorted(edges, u, side="right") - 1
         within = rows(self._blocks, block).cumsum(-1)
         return block * self.width + bisect(within, u - edges.take(block))
 
