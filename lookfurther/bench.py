@@ -36,6 +36,7 @@ from lookfurther.runtime.updates import Updates
 from lookfurther.types import Spec
 
 EXPERT_STEPS = 2_000
+TURN = 8  # updates that follow one another, as in a turn of the loop
 WARM = 8  # turns before a measurement: kernels are chosen, compiled and recorded in them
 
 
@@ -76,21 +77,21 @@ class Bench:
         """Whole updates: sampling from a full replay, the step, the priorities."""
         spec = self._spec()
         updates = Updates(self._mixture(spec), self._learner(spec))
-        rate = self._rate(lambda: updates.run(1))
-        updates.check()
-        return {"updates": rate}
+        rate = self._rate(lambda: updates.run(TURN))
+        updates.learner.check()
+        return {"updates": TURN * rate}
 
     def replay(self) -> dict[str, float]:
         """Sampling a batch and giving priorities back, and adding a step of every lane."""
         mixture = self._mixture(self._spec())
 
+        batch = mixture.blank()
+
         def sample() -> None:
-            batch = mixture.sample()
+            mixture.sample(batch)
             mixture.update(batch.item, batch.w)
 
-        replays = [r for r in (mixture.agent, mixture.expert) if r is not None]
-        turn = Captured(sample, mixture.agent.device, [r.generator for r in replays])
-        items = self.config.batch * self._rate(turn)
+        items = self.config.batch * self._rate(Captured(sample, mixture.agent.device))
         return {"items": items, "bytes_per_step": mixture.agent.bytes / self.config.replay.capacity}
 
     def together(self, steps: float, updates: float) -> dict[str, float]:
@@ -197,7 +198,7 @@ def start_cold(config: str) -> None:
         source.collect()
         updates = Updates(bench._mixture(source.groups[0].envs.spec), learner)
         updates.run(1)
-        updates.check()
+        updates.learner.check()
 
 
 def _noise(spec: Spec) -> Episode:

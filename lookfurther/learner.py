@@ -14,7 +14,8 @@ from lookfurther.aside import Aside
 from lookfurther.config import Learner as Settings
 from lookfurther.errors import TrainingDiverged
 from lookfurther.losses import clip_by_global_norm
-from lookfurther.objective import Objective
+from lookfurther.networks import prepare, values
+from lookfurther.objective import Fetched, Objective
 from lookfurther.priorities import PRIORITIES
 from lookfurther.types import Batch
 from lookfurther.weights import Weights
@@ -25,7 +26,9 @@ class Update(NamedTuple):
 
     priority: Tensor  # [B], for the items of the batch
     terms: dict[str, Tensor]  # scalars, on the device
-    sound: Tensor  # bool, on the device: loss and gradient were finite, else nothing was learned
+
+
+Tell = Callable[[Tensor, dict[str, Tensor]], None]  # of priorities [B] and terms
 
 
 class Learner:
@@ -48,7 +51,7 @@ class Learner:
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         self.weights = Weights(self.online, precision)
         self.target_weights = Weights(self.target, precision)
-        self.objective = Objective(settings, device)
+        self.objective = Objective(settings)
         self.aside = Aside(device)
         self.priority_of = PRIORITIES[settings.priority]
         self.parameters = list(self.online.parameters())
@@ -60,68 +63,94 @@ class Learner:
             options: dict[str, Any] = {"combo_kernels": True}  # one kernel for many small tensors
             self._descend = torch.compile(self._descend, dynamic=False, options=options)
         self.updates = 0
+        # Over all updates since they were last asked for.
+        self.norms = torch.zeros((), device=device)
+        self.sound = torch.ones((), dtype=torch.bool, device=device)
 
     def step(self, batch: Batch) -> Update:
         """One AdamStep of L, the target copy when due, and the updated priorities."""
-        update = self.advance(batch)
-        self.check(update.sound)
+        update = self.advance(self.fetched(batch))
+        self.check()
         self.count()
         return update
 
-    def advance(self, batch: Batch, tell: Callable[[Tensor], None] = lambda _: None) -> Update:
+    @torch.no_grad()
+    def fetched(self, batch: Batch) -> Fetched:
+        """The batch and what goes with it."""
+        with self.weights.autocast():
+            inputs = prepare(self.online, batch.both.flatten(0, 1))
+            q_target = values(self.target_weights.computing, inputs[len(batch.a) :])
+        return Fetched(batch, inputs, q_target)
+
+    def place(self, batch: Batch, actions: int) -> Fetched:
+        """Memory for a batch and what goes with it."""
+        with self.weights.autocast():
+            inputs = prepare(self.online, batch.both.flatten(0, 1))
+        q_target = torch.zeros(len(batch.a), actions, device=inputs.device)
+        return Fetched(batch, inputs, q_target)
+
+    def prepare(self, fetched: Fetched) -> None:
+        """Fill in what goes with a batch; it holds until theta^(k-1) changes."""
+        with self.weights.autocast():
+            self.objective.prepare(self.weights.computing, self.target_weights.computing, fetched)
+
+    def advance(self, fetched: Fetched, tell: Tell = lambda priority, terms: None) -> Update:
         """The part of a step that a device does alone, without asking Python.
 
-        `tell` is given the priorities as soon as they are known, beside the rest.
+        `tell` is called as soon as the priorities are known; its work runs beside the rest.
         """
-        after = self.settings.priority_after_step
         with self.weights.autocast():
-            q_both, judged = self.objective.forward(
-                self.weights.computing, self.target_weights.computing, batch
-            )
+            q_both, judged = self.objective.forward(self.weights.computing, fetched)
             with self.aside.branch():
                 priority = self.priority_of(judged.td_error)
-                if not after:
-                    tell(priority)
+                terms = self.objective.report(judged, fetched.batch, priority)
+                if not self.settings.priority_after_step:
+                    tell(priority, terms)
             gradients = torch.autograd.grad(q_both, self.weights.parameters, judged.slope)
-        norm, sound = self._descend(list(gradients), judged.terms["loss"])
+        norm = self._descend(list(gradients), judged.loss)
         self.aside.join()
-        if after:
-            priority = self.priority(batch)
-            tell(priority)
-        return Update(priority, judged.terms | {"gradient_norm": norm}, sound)
+        if self.settings.priority_after_step:
+            priority = self._priority(fetched)
+            tell(priority, terms)
+        return Update(priority, terms | {"gradient_norm": norm})
 
-    def _descend(self, gradients: list[Tensor], loss: Tensor) -> tuple[Tensor, Tensor]:
+    def _descend(self, gradients: list[Tensor], loss: Tensor) -> Tensor:
         """Adam on the clipped gradient, and the twin brought up to the new weights."""
         gradients, norm = clip_by_global_norm(gradients, self.settings.max_gradient_norm)
         sound = torch.isfinite(norm + loss)
         self.adam_step(gradients, sound)
         self.weights.refresh()
-        return norm, sound
+        self.norms += norm
+        self.sound &= sound
+        return norm
 
     def count(self) -> None:
         """One more update is made: copy theta to the target network when it is due."""
-        self.updates += 1
-        if self.updates % self.settings.target_period == 0:
+        if self.copies_next:
             self.target_weights.copy_(self.weights)
+        self.updates += 1
 
-    def check(self, sound: Tensor) -> None:
-        """Stop the run where a loss or a gradient was not finite."""
-        if not sound:
+    @property
+    def copies_next(self) -> bool:
+        """Whether the next update ends with a copy to the target network."""
+        return (self.updates + 1) % self.settings.target_period == 0
+
+    def check(self) -> None:
+        """Stop the run where a loss or a gradient was not finite; on a GPU this waits for it."""
+        if not self.sound:
+            self.sound.fill_(True)
             raise TrainingDiverged(
                 f"the loss or the gradient at update {self.updates + 1} is not finite: the"
                 " weights are left as they were before it"
             )
 
-    def td_error(self, batch: Batch) -> Tensor:
-        """TD errors [B] at the current weights."""
-        with self.weights.autocast():
-            return self.objective.td_error(
-                self.weights.computing, self.target_weights.computing, batch
-            )
-
     def priority(self, batch: Batch) -> Tensor:
         """Priorities [B] at the current weights."""
-        return self.priority_of(self.td_error(batch))
+        return self._priority(self.fetched(batch))
+
+    def _priority(self, fetched: Fetched) -> Tensor:
+        with self.weights.autocast():
+            return self.priority_of(self.objective.td_error(self.weights.computing, fetched))
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         """Everything, for a checkpoint: weights, target weights, Adam's moments."""

@@ -19,7 +19,12 @@ def huber(x: Tensor) -> Tensor:
 
 def chosen(q: Tensor, a: Tensor) -> Tensor:
     """f(x_i, a_i): of each row of q [B, A] the value of action a [B]."""
-    return q.gather(-1, a.unsqueeze(-1)).squeeze(-1)
+    return torch.where(taken(q, a), q, 0.0).sum(-1)
+
+
+def taken(q: Tensor, a: Tensor) -> Tensor:
+    """[B, A] true at the action a [B] of each row: a mask, which fuses with what surrounds it."""
+    return a.unsqueeze(-1) == torch.arange(q.shape[-1], device=q.device)
 
 
 def double_q_action(q_next: Tensor) -> Tensor:
@@ -47,8 +52,8 @@ def tc_loss(q_next_a: Tensor, target_q_next_a: Tensor, alive: Tensor) -> Tensor:
 
 def im_loss(q: Tensor, a: Tensor, e: Tensor, margin: float) -> Tensor:
     """L_IM per item: e (max_b [f(x, b) + lambda 1{b != a}] - f(x, a)) (Eq. 2, Sec. 3.4)."""
-    lifted = (q + margin).scatter(-1, a.unsqueeze(-1), chosen(q, a).unsqueeze(-1))
-    return e * (lifted.max(-1).values - chosen(q, a))
+    lifted = torch.where(taken(q, a), q, q + margin)
+    return e * (chosen(lifted, lifted.argmax(-1)) - chosen(q, a))
 
 
 def clip_by_global_norm(gradients: list[Tensor], limit: float) -> tuple[list[Tensor], Tensor]:

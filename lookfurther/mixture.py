@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -22,22 +20,34 @@ class Mixture:
         self.agent_items, self.expert_items = agent_items, expert_items
         self.aside = Aside(agent.device)
 
-    def sample(self) -> Batch:
-        """Agent items first, expert items after them."""
-        if self.expert is None:
-            return self.agent.sample(self.agent_items)
-        n = self.agent_items
-        shape = (2, n + self.expert_items, *self.agent.spec.observation)
-        planes = self.agent.planes
-        both = torch.empty(shape, dtype=planes.dtype, device=planes.device)
-        with self.aside.branch():
-            expert = self.expert.sample(self.expert_items, both[:, n:])
-        agent = self.agent.sample(n, both[:, :n])
-        self.aside.join()
-        return Batch(both, *self._join(agent[1:], expert[1:]))
+    def blank(self) -> Batch:
+        """A batch to be filled."""
+        n, planes = self.agent_items + self.expert_items, self.agent.planes
+        observation = self.agent.spec.observation
+        both = torch.empty(2, n, *observation, dtype=planes.dtype, device=planes.device)
+        whole = torch.zeros(2, n, dtype=torch.int64, device=planes.device)
+        a, item = whole
+        r, discount, e, w = torch.zeros(4, n, device=planes.device)
+        return Batch(both, a, r, discount, e, w, item)
 
-    def _join(self, agent: Sequence[Tensor], expert: Sequence[Tensor]) -> list[Tensor]:
-        return [torch.cat(pair) for pair in zip(agent, expert, strict=True)]
+    def sample(self, out: Batch | None = None) -> Batch:
+        """Agent items first, expert items after them; into `out` where it is given."""
+        out = out or self.blank()
+        if self.expert is None:
+            self._join(out, self.agent.sample(self.agent_items, out.both))
+            return out
+        n = self.agent_items
+        with self.aside.branch():
+            expert = self.expert.sample(self.expert_items, out.both[:, n:])
+        agent = self.agent.sample(n, out.both[:, :n])
+        self.aside.join()
+        self._join(out, agent, expert)
+        return out
+
+    def _join(self, out: Batch, *parts: Batch) -> None:
+        """All but the observations, which are in their place already."""
+        for own, *new in zip(out[1:], *(part[1:] for part in parts), strict=True):
+            own.copy_(torch.cat(new))
 
     def compile(self) -> None:
         """Let the arithmetic of sampling run as a few compiled kernels."""
@@ -45,6 +55,7 @@ class Mixture:
             if replay is not None:
                 replay.compile()
         self._join = torch.compile(self._join, dynamic=False)
+        self.update = torch.compile(self.update, dynamic=False)
 
     def update(self, item: Tensor, priority: Tensor) -> None:
         """Priorities [B] for the items [B] of the last sample."""

@@ -26,24 +26,37 @@ class Dueling(nn.Module):
     def __init__(self, spec: Spec, torso: nn.Sequential, hidden: tuple[int, ...]) -> None:
         super().__init__()
         self.scale = 1 / spec.high
+        first = torso[0]
+        self.inlet = Fold(first.stride[0]) if isinstance(first, FoldedConv) else nn.Identity()
         self.torso = torso
         with torch.no_grad():
             features = torso(torch.zeros(1, *spec.observation)).shape[1]
         self.streams = Streams(features, hidden)
-        self.value = Head(self.streams.out, 1)
-        self.advantage = Head(self.streams.out, spec.actions)
+        self.head = Head(self.streams.out, spec.actions)
 
     def forward(self, x: Tensor) -> Tensor:
-        for_value, for_advantage = self.streams(self.torso(self._scaled(x)))
-        advantage = self.advantage(for_advantage)
-        return self.value(for_value) + advantage - advantage.mean(-1, keepdim=True)
+        return self.values(self.prepare(x))
 
-    def _scaled(self, x: Tensor) -> Tensor:
-        """x / high, straight to the type and layout that the first layer computes in."""
+    def prepare(self, x: Tensor) -> Tensor:
+        """x / high in the type and layout that the first layer takes; no weight has part in it."""
         half = torch.is_autocast_enabled(x.device.type)
         dtype = torch.get_autocast_dtype(x.device.type) if half else torch.float32
         layout = torch.channels_last if x.ndim == 4 else torch.contiguous_format
-        return x.to(dtype, memory_format=layout) * self.scale
+        return self.inlet(x.to(dtype, memory_format=layout) * self.scale)
+
+    def values(self, inputs: Tensor) -> Tensor:
+        """f [B, A] of prepared observations."""
+        return self.head(self.streams(self.torso(inputs)))
+
+
+def prepare(network: nn.Module, x: Tensor) -> Tensor:
+    """What a network makes of observations before any weight, where it says so."""
+    return network.prepare(x) if isinstance(network, Dueling) else x
+
+
+def values(network: nn.Module, inputs: Tensor) -> Tensor:
+    """f(x, a) [B, A] in float32 of prepared observations."""
+    return (network.values(inputs) if isinstance(network, Dueling) else network(inputs)).float()
 
 
 class Streams(nn.Module):
@@ -64,23 +77,56 @@ class Streams(nn.Module):
             self.biases.append(torch.empty(2, 1, after).uniform_(-bound, bound))
         self.out = hidden[-1] if hidden else features
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, features] to the last hidden layers [B, out] of both streams."""
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, features] to the last hidden layers of the value, then the advantage stream."""
         if self.first is None:
-            return x, x
+            return torch.cat([x, x], -1)
         y = self.first(x).relu().unflatten(-1, (2, -1)).transpose(0, 1)
         for weight, bias in zip(self.weights, self.biases, strict=True):
-            y = torch.baddbmm(bias, y, weight).relu()
-        value, advantage = y
-        return value, advantage
+            y = (torch.bmm(y, weight) + bias).relu()
+        return y.transpose(0, 1).flatten(1)
 
 
-class Head(nn.Linear):
-    """A last layer in float32, whatever the rest computes in: bfloat16 knows 200 only to the 1."""
+class Head(nn.Module):
+    """V(x) + A(x, a) - mean_b A(x, b) of the two streams' last layers, side by side [B, 2 out].
 
-    def forward(self, input: Tensor) -> Tensor:
-        with torch.autocast(input.device.type, enabled=False):
-            return super().forward(input.float())
+    All of it is linear, hence one product. It is computed in float32, whatever the rest computes
+    in: bfloat16 knows 200 only to the 1.
+    """
+
+    def __init__(self, features: int, actions: int) -> None:
+        super().__init__()
+        self.value = nn.Linear(features, 1)
+        self.advantage = nn.Linear(features, actions)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return nn.functional.linear(x.float(), *self.product())
+
+    def product(self) -> tuple[Tensor, Tensor]:
+        """The weight [actions, 2 out] and the bias [actions] of that product."""
+        v, a = self.value, self.advantage
+        weight = torch.cat([v.weight.expand_as(a.weight), a.weight - a.weight.mean(0)], -1)
+        return weight, v.bias + a.bias - a.bias.mean()
+
+
+class Fold(nn.Module):
+    """Cells of s x s pixels folded into channels, for the FoldedConv that follows, on a GPU."""
+
+    def __init__(self, s: int) -> None:
+        super().__init__()
+        self.s = s
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.folded(x) if x.is_cuda else x
+
+    def folded(self, x: Tensor) -> Tensor:
+        """[B, C, H, W] to [B, C s s, H // s, W // s]; what is left over no kernel reaches."""
+        s, rows, columns = self.s, x.shape[2] // self.s, x.shape[3] // self.s
+        x = x[:, :, : rows * s, : columns * s].unflatten(2, (rows, s)).unflatten(4, (columns, s))
+        return (
+            x.permute(0, 1, 3, 5, 2, 4).flatten(1, 3).contiguous(memory_format=torch.channels_last)
+        )
 
 
 class FoldedConv(nn.Conv2d):
@@ -91,20 +137,15 @@ class FoldedConv(nn.Conv2d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        return self.folded(input) if input.is_cuda else super().forward(input)
+        return self.of_folded(input) if input.is_cuda else super().forward(input)
 
-    def folded(self, x: Tensor) -> Tensor:
-        """The same values by way of the folded image."""
+    def of_folded(self, x: Tensor) -> Tensor:
+        """The same values from the folded image."""
         s, k = self.stride[0], self.kernel_size[0]
         weight = self.weight.unflatten(2, (k // s, s)).unflatten(4, (k // s, s))
         weight = weight.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)  # [out, (c, dy, dx), k/s, k/s]
-        rows, columns = x.shape[2] // s, x.shape[3] // s  # what is left over no kernel reaches
-        x = x[:, :, : rows * s, : columns * s].unflatten(2, (rows, s)).unflatten(4, (columns, s))
-        x = x.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
-        layout = torch.channels_last
-        return nn.functional.conv2d(
-            x.contiguous(memory_format=layout), weight.contiguous(memory_format=layout), self.bias
-        )
+        weight = weight.contiguous(memory_format=torch.channels_last)
+        return nn.functional.conv2d(x, weight, self.bias)
 
 
 class Rows(nn.Module):
@@ -120,6 +161,7 @@ def atari_torso(spec: Spec, channels: tuple[int, ...]) -> nn.Sequential:
     return nn.Sequential(
         FoldedConv(spec.observation[0], c1, 8, 4),
         nn.ReLU(),
+        Fold(2),
         FoldedConv(c1, c2, 4, 2),
         nn.ReLU(),
         nn.Conv2d(c2, c3, 3, 1),

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lookfurther.aside import Aside
 from lookfurther.config import Learner
 from lookfurther.losses import (
     chosen,
@@ -17,92 +16,124 @@ from lookfurther.losses import (
     td_loss,
     td_target,
 )
+from lookfurther.networks import prepare, values
 from lookfurther.transforms import transform
 from lookfurther.types import Batch
+
+
+class Fetched(NamedTuple):
+    """A batch and what an update needs of it besides, none of which depends on theta."""
+
+    batch: Batch
+    inputs: Tensor  # [2B, ...]: x, then x', as the network's first layer takes them
+    q_target: Tensor  # [B, A]: f_theta^(k-1) of x'
+
+    @property
+    def inputs_next(self) -> Tensor:
+        return self.inputs[len(self.q_target) :]
 
 
 class Judged(NamedTuple):
     """What the loss says of a batch's values, before the network's gradients."""
 
-    slope: Tensor  # [2B, A]: dL/df for x, then for x'
+    q_both: Tensor  # [2B, A]: f_theta of x, then of x'
+    q_target: Tensor  # [B, A]: f_theta^(k-1) of x'
+    slope: Tensor  # [2B, A]: dL/df
+    loss: Tensor  # scalar
     td_error: Tensor  # [B]: f_theta(x, a) - target, before the step
-    terms: dict[str, Tensor]  # scalars, on the device
 
 
 class Objective:
     """L(theta; batch, theta^(k-1)) of Sec. 3.4, or a variant a configuration names."""
 
-    def __init__(self, settings: Learner, device: torch.device) -> None:
+    def __init__(self, settings: Learner) -> None:
         self.settings = settings
         self.transform = transform(settings.transform, settings.transform_eps)
-        self.aside = Aside(device)
-        self.online_values = self.target_values = values
+        self.take, self.online_values, self.target_values = take, values, values
 
     def compile(self) -> None:
         """Let the parts of a pass run as compiled kernels."""
+        self.take = torch.compile(take, dynamic=False)
         self.online_values = torch.compile(values, dynamic=False)
         self.target_values = torch.compile(values, dynamic=False)
         self.judge = torch.compile(self.judge_in_one, dynamic=False)
+        self.report = torch.compile(self.report, dynamic=False)
 
-    def forward(self, online: nn.Module, target: nn.Module, batch: Batch) -> tuple[Tensor, Judged]:
+    @torch.no_grad()
+    def prepare(self, online: nn.Module, target: nn.Module, fetched: Fetched) -> None:
+        """Fill in what a batch needs besides its transitions."""
+        self.take(online, fetched.batch.both.flatten(0, 1), fetched.inputs)
+        fetched.q_target.copy_(self.target_values(target, fetched.inputs_next))
+
+    def forward(self, online: nn.Module, fetched: Fetched) -> tuple[Tensor, Judged]:
         """f_theta of x and x' [2B, A], and what the loss says of it."""
-        with self.aside.branch(), torch.no_grad():
-            q_target = self.target_values(target, batch.x_next)
-        q_both = self.online_values(online, batch.both.flatten(0, 1))
-        self.aside.join()
-        return q_both, self.judge(q_both.detach(), q_target, batch)
+        q_both = self.online_values(online, fetched.inputs)
+        q, q_target = q_both.detach(), fetched.q_target
+        return q_both, Judged(q, q_target, *self.judge(q, q_target, fetched.batch))
 
-    def judge(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> Judged:
-        """The loss of the values [2B, A], and its slope."""
-        q_both = q_both.requires_grad_()
-        loss, (td_error, terms) = self.losses(q_both, q_target, batch)
+    def judge(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> tuple[Tensor, ...]:
+        """The slope of the loss at the values [2B, A], the loss, and the TD errors [B]."""
+        q_both = q_both.clone().requires_grad_()
+        loss, td_error = self.loss(q_both, q_target, batch)
         (slope,) = torch.autograd.grad(loss, q_both)
-        return self._report(slope, td_error, terms)
+        return slope, loss.detach(), td_error.detach()
 
-    def judge_in_one(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> Judged:
+    def judge_in_one(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> tuple[Tensor, ...]:
         """The same in a form that a compiler takes whole."""
-        slope_of = torch.func.grad(self.losses, has_aux=True)
-        slope, (td_error, terms) = slope_of(q_both, q_target, batch)
-        return self._report(slope, td_error, terms)
 
-    def _report(self, slope: Tensor, td_error: Tensor, terms: dict[str, Tensor]) -> Judged:
-        share = expert_share(slope, self.settings.agent_items)
-        return Judged(slope, td_error, terms | {"expert_share_of_gradient": share})
+        def twice(q_both: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            loss, td_error = self.loss(q_both, q_target, batch)
+            return loss, (loss.detach(), td_error.detach())
 
-    def losses(
-        self, q_both: Tensor, q_target: Tensor, batch: Batch
-    ) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
-        """L, and beside it the TD errors [B] and the terms to report."""
-        s, (_, a, r, discount, e, w, _) = self.settings, batch
+        slope, (loss, td_error) = torch.func.grad(twice, has_aux=True)(q_both)
+        return slope, loss, td_error
+
+    def loss(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """L, and the TD errors [B]."""
+        td, tc, im, td_error = self.losses(q_both, q_target, batch)
+        s = self.settings
+        return (batch.w * (td + s.consistency * tc + s.imitation * im)).mean(), td_error
+
+    def losses(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> tuple[Tensor, ...]:
+        """L_TD, L_TC, L_IM and the TD error of each item [B]."""
+        _, a, r, discount, e, _, _ = batch
         q, q_next = q_both.chunk(2)
         a_next = double_q_action(q_next)
         bootstrap = chosen(q_target, a_next)
         goal = td_target(r, discount, bootstrap, self.transform)
         td = td_loss(chosen(q, a), goal)
         tc = tc_loss(chosen(q_next, a_next), bootstrap, alive=(discount > 0).float())
-        im = im_loss(q, a, e, s.margin)
-        loss = (w * (td + s.consistency * tc + s.imitation * im)).mean()
-        terms = {
-            "loss": loss.detach(),
-            "loss_td": (w * td).mean().detach(),
-            "loss_tc": (w * tc).mean().detach(),
-            "loss_im": (w * im).mean().detach(),
-            "q_mean": q.detach().mean(),
-        }
-        return loss, ((chosen(q, a) - goal).detach(), terms)
+        im = im_loss(q, a, e, self.settings.margin)
+        return td, tc, im, chosen(q, a) - goal
 
     @torch.no_grad()
-    def td_error(self, online: nn.Module, target: nn.Module, batch: Batch) -> Tensor:
+    def report(self, judged: Judged, batch: Batch, priority: Tensor) -> dict[str, Tensor]:
+        """What there is to know of an update, as scalars on the device."""
+        td, tc, im, _ = self.losses(judged.q_both, judged.q_target, batch)
+        n = self.settings.agent_items
+        terms = {
+            "loss": judged.loss,
+            "loss_td": (batch.w * td).mean(),
+            "loss_tc": (batch.w * tc).mean(),
+            "loss_im": (batch.w * im).mean(),
+            "q_mean": judged.q_both.chunk(2)[0].mean(),
+            "expert_share_of_gradient": expert_share(judged.slope, n),
+            "priority_agent": priority[:n].mean(),
+        }
+        if self.settings.expert_items:
+            terms["priority_expert"] = priority[n:].mean()
+        return terms
+
+    @torch.no_grad()
+    def td_error(self, online: nn.Module, fetched: Fetched) -> Tensor:
         """f_theta(x, a) - target [B], without gradients."""
-        a_next = double_q_action(values(online, batch.x_next))
-        bootstrap = chosen(values(target, batch.x_next), a_next)
-        goal = td_target(batch.r, batch.discount, bootstrap, self.transform)
-        return chosen(values(online, batch.x), batch.a) - goal
+        q_both = values(online, fetched.inputs)
+        return self.losses(q_both, fetched.q_target, fetched.batch)[-1]
 
 
-def values(network: nn.Module, x: Tensor) -> Tensor:
-    """f(x, a) [B, A] in float32."""
-    return network(x).float()
+def take(network: nn.Module, x: Tensor, inputs: Tensor) -> None:
+    """Prepare observations for a network, into the memory of `inputs`."""
+    inputs.copy_(prepare(network, x))
 
 
 def expert_share(slope: Tensor, agent_items: int) -> Tensor:

@@ -22,11 +22,13 @@ import torch
 from torch import Tensor
 
 from lookfurther import config
+from lookfurther.arrays import A, namespace, native, rows
 from lookfurther.errors import CheckpointError
 from lookfurther.priorities import importance_weights, mass
 from lookfurther.returns import n_step
-from lookfurther.sumtree import A, SumTree, namespace, native, rows
+from lookfurther.sumtree import SumTree
 from lookfurther.types import BEST, FIRST, Batch, Chunk, Spec
+from lookfurther.uniform import begin, uniform
 
 
 class Replay:
@@ -69,7 +71,7 @@ class Replay:
         self.later = native(torch.ones(spec.stack, spec.stack, device=device).tril(-1))
         self.cursor = torch.zeros(lanes, dtype=torch.int64, device=device)  # slots ever written
         self.inserted = 0  # steps ever added, all lanes
-        self.generator = torch.Generator(device).manual_seed(seed)
+        self.random = begin(seed, device)
 
     @staticmethod
     def bytes_for(spec: Spec, capacity: int, horizons: int) -> int:
@@ -141,14 +143,14 @@ class Replay:
 
         `both` [2, count, *observation] takes the observations where it is given.
         """
-        u = torch.rand(count, generator=self.generator, device=self.device, dtype=torch.float64)
-        item, weights, *rest = self._draw(native(u))
+        item, weights, *rest = self._draw(count)
         return self._assemble(item, weights, rest, both)
 
-    def _draw(self, u: A) -> tuple[Any, ...]:
-        """Items [B] for uniform numbers [B], their importance weights, and `_describe`."""
-        total = self.tree.total
-        item = self.tree.find((self._count(len(u)) + u) / len(u) * total)
+    def _draw(self, count: int) -> tuple[Any, ...]:
+        """Items [B] drawn at random, their importance weights, and `_describe`."""
+        total, place = self.tree.total, self._count(count)
+        u = uniform(native(self.random), place + 1)
+        item = self.tree.find((place + u) / count * total)
         probability = self.tree.get(item) / total
         weights = importance_weights(torch.as_tensor(probability), self.settings.beta)
         return item, weights, *self._describe(item)
@@ -265,7 +267,7 @@ class Replay:
             "mass": by_lane(self.tree.mass.view(len(self.actions), -1))[:, :filled],
             "cursor": self.cursor,
             "inserted": torch.tensor(self.inserted),
-            "generator": self.generator.get_state(),
+            "random": self.random,
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
@@ -289,7 +291,7 @@ class Replay:
         self.relink()
         self.cursor.copy_(state["cursor"])
         self.inserted = int(state["inserted"])
-        self.generator.set_state(state["generator"].cpu())
+        self.random.copy_(state["random"])
 
 
 def word(size: int) -> torch.dtype:

@@ -10,13 +10,12 @@ and nothing waits.
 from __future__ import annotations
 
 import math
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-A = TypeVar("A", np.ndarray, Tensor)
+from lookfurther.arrays import A, namespace, native, rows
 
 DRAWS = 256  # a usual batch, for which the two levels are to cost the same
 
@@ -27,16 +26,15 @@ class SumTree:
     def __init__(self, size: int, device: torch.device | str = "cpu") -> None:
         self.size, self.width = size, width(size)
         blocks = -(-size // self.width)
-        self.blocks = torch.zeros(blocks, self.width, dtype=torch.float64, device=device)
+        self.blocks = torch.zeros(blocks * self.width, dtype=torch.float64, device=device)
         # The sum of block i is sums[i + 1]: their cumulative sum is where blocks begin and end.
         self.sums = torch.zeros(blocks + 1, dtype=torch.float64, device=device)
-
         self._blocks, self._sums = native(self.blocks), native(self.sums)
 
     @property
     def mass(self) -> Tensor:
         """[size] the masses of all items."""
-        return self.blocks.view(-1)[: self.size]
+        return self.blocks[: self.size]
 
     @property
     def total(self) -> Any:
@@ -44,9 +42,9 @@ class SumTree:
 
     def set(self, index: A, mass: A) -> None:
         """Give items [n] new masses [n]; an item named twice must be given the same mass twice."""
-        self._blocks.reshape(-1)[index] = mass
+        self._blocks[index] = mass
         block = index // self.width
-        self._sums[block + 1] = rows(self._blocks, block).sum(-1)
+        self._sums[block + 1] = self._rows(block).sum(-1)
 
     def get(self, index: A) -> A:
         """The masses of items [n]."""
@@ -57,23 +55,17 @@ class SumTree:
         edges = self._sums.cumsum(-1)
         u = below(u, edges[-1:])
         block = namespace(u).searchsorted(edges, u, side="right") - 1
-        within = rows(self._blocks, block).cumsum(-1)
+        within = self._rows(block).cumsum(-1)
         return block * self.width + bisect(within, u - edges.take(block))
 
     def rebuild(self, mass: Tensor) -> None:
         """Replace all masses [size]."""
         self.mass.copy_(mass)
-        self._sums[1:] = self._blocks.sum(-1)
+        self._sums[1:] = self._blocks.reshape(-1, self.width).sum(-1)
 
-
-def native(x: Tensor) -> Any:
-    """The same memory as NumPy sees it on the host, where its small operations cost a quarter."""
-    return x.numpy() if x.is_cpu else x
-
-
-def namespace(x: np.ndarray | Tensor) -> Any:
-    """The library whose functions take x."""
-    return torch if isinstance(x, Tensor) else np
+    def _rows(self, block: A) -> A:
+        """[n, width] the masses in blocks [n]."""
+        return rows(self._blocks.reshape(-1, self.width), block)
 
 
 def width(size: int) -> int:
@@ -94,10 +86,3 @@ def bisect(edges: A, u: A) -> A:
     if xp is torch:
         return xp.searchsorted(edges, u, side="right")[:, 0]
     return xp.argmax(edges > u, -1)
-
-
-def rows(x: A, index: A) -> A:
-    """x[index], by the fastest way."""
-    if isinstance(x, Tensor):
-        return x.index_select(0, index)
-    return np.take(x, index, axis=0)

@@ -61,7 +61,7 @@ class Weights:
 
 def _share(owner: nn.Module, twin: nn.Module) -> None:
     """Let the twin use the owner's heads and buffers: they exist once."""
-    for mine, its in zip(owner.modules(), twin.modules(), strict=True):
+    for mine, its in list(zip(owner.modules(), twin.modules(), strict=True)):
         its._buffers = mine._buffers
         if isinstance(mine, Head):
-            its._parameters = mine._parameters
+            its._modules = mine._modules

@@ -16,7 +16,18 @@ PACKAGE = Path(lookfurther.types.__file__).parent
 
 # A name is a module of the package, or a folder with all it holds; "" is the package itself.
 LAYERS = {
-    "ground": ("types", "cores", "errors", "rules", "config", "presets", "scores", "statistics"),
+    "ground": (
+        "types",
+        "arrays",
+        "cores",
+        "errors",
+        "rules",
+        "config",
+        "presets",
+        "scores",
+        "statistics",
+        "uniform",
+    ),
     "equations": ("transforms", "returns", "losses", "exploration", "priorities"),
     "parts": (
         "networks",
@@ -59,11 +70,12 @@ RANK = {name: rank for rank, names in enumerate(LAYERS.values()) for name in nam
 # Parts are ignorant of one another, but for these.
 ALLOWED = {
     ("learner", "objective"),
+    ("learner", "networks"),
+    ("objective", "networks"),
     ("learner", "weights"),
     ("weights", "networks"),
     ("learner", "aside"),
     ("learner", "adam"),
-    ("objective", "aside"),
     ("mixture", "aside"),
     ("actor", "weights"),
     ("replay", "sumtree"),

@@ -12,7 +12,7 @@ from torch import nn
 
 from lookfurther import config
 from lookfurther.errors import ConfigError
-from lookfurther.networks import Dueling, FoldedConv, builder, choose, parameters
+from lookfurther.networks import Dueling, Fold, FoldedConv, builder, choose, parameters
 from lookfurther.types import Spec
 
 ATARI = Spec("ALE/Pong-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
@@ -72,7 +72,7 @@ def test_only_differences_of_advantages_count(spec: Spec, shift: float) -> None:
     """f = V + A - mean A: a constant added to every advantage is gone, one added to V is not."""
     network, x = build(spec), observations(spec, 2)
     before = network(x).detach()
-    advantage, value = network.advantage, network.value
+    advantage, value = network.head.advantage, network.head.value
     assert isinstance(advantage, nn.Linear)
     assert isinstance(value, nn.Linear)
     with torch.no_grad():
@@ -81,8 +81,19 @@ def test_only_differences_of_advantages_count(spec: Spec, shift: float) -> None:
         value.bias.add_(shift)
         torch.testing.assert_close(network(x), before + shift, rtol=1e-4, atol=1e-4)
     mean = network(x).mean(-1, keepdim=True)
-    hidden, _ = network.streams(network.torso(x.float() / spec.high))
-    torch.testing.assert_close(mean, network.value(hidden), rtol=1e-3, atol=1e-4)
+    hidden, _ = network.streams(network.torso(x.float() / spec.high)).chunk(2, -1)
+    torch.testing.assert_close(mean, value(hidden), rtol=1e-3, atol=1e-4)
+
+
+def test_the_head_is_value_plus_advantage_less_its_mean() -> None:
+    network = build(VECTOR)
+    x = torch.randn(5, 2 * 256, dtype=torch.float64)
+    head = network.head.double()
+    for_value, for_advantage = x.chunk(2, -1)
+    advantage = head.advantage(for_advantage)
+    dueling = head.value(for_value) + advantage - advantage.mean(-1, keepdim=True)
+    found = nn.functional.linear(x, *head.product())
+    torch.testing.assert_close(found, dueling)
 
 
 def test_the_standard_network_has_the_size_of_wang_et_al() -> None:
@@ -189,14 +200,14 @@ def test_a_folded_convolution_is_a_plain_one(
     kernel = ratio * stride
     convolution = FoldedConv(channels, out, kernel, stride).double()
     x = torch.randn(2, channels, kernel + sides[0], kernel + sides[1], dtype=torch.float64)
-    torch.testing.assert_close(convolution.folded(x), convolution(x))
+    torch.testing.assert_close(convolution.of_folded(Fold(stride).folded(x)), convolution(x))
 
 
 def test_streams_side_by_side_are_streams_one_by_one() -> None:
     """Each stream is relu(W2 relu(W1 x + b1) + b2) of its own weights."""
     network = build(VECTOR, hidden=(6, 5))
     x = torch.randn(4, 8)
-    both = network.streams(x)
+    both = network.streams(x).chunk(2, -1)
     first = network.streams.first
     assert first is not None
     for i, found in enumerate(both):

@@ -75,13 +75,31 @@ def test_replays_apart_from_the_learner_lead_to_the_same_weights() -> None:
         with loop_of(settings(), 1) as loop:
             work = loop.updates
             if apart:
-                work.learn = Captured(work._learn, CPU)
-                work.advance = work._apart  # type: ignore[method-assign]
+                work.learn = Captured(work._learn_apart, CPU)
+                work.drawn = work.mixture.blank()
+                work.run_all = work._apart
             for _ in range(60):
                 loop.turn()
             assert loop.learner.updates > 5
             found.append((weights(loop.learner), loop.mixture.agent.tree.mass.clone()))
     assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_fetching_ahead_leads_to_what_fetching_in_turn_leads_to(after: bool) -> None:
+    """Across copies of the target network too, which come every third update."""
+    found = []
+    for counts in ([7], [1] * 7, [2, 3, 0, 2]):
+        config = settings(learner__priority_after_step=after)
+        mixture = build_mixture(config, SPEC, [shown()], CPU)
+        assert mixture.expert is not None
+        mixture.agent = mixture.expert
+        work = Updates(mixture, learner(config))
+        for count in counts:
+            work.run(count)
+        found.append(torch.cat([weights(work.learner), mixture.agent.tree.mass.float(), work.sums]))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
 
 
 def test_means_are_of_the_updates_since_the_last_call() -> None:

@@ -35,7 +35,10 @@ def build_envs(
     seed = int(np.random.SeedSequence((config.run.seed, stream)).generate_state(1)[0])
     training = stream in STREAMS["train"]
     settings = config.environment if training else replace(config.environment, processes=0)
-    return make_envs(env, settings, lanes, seed, settings.threads or hardware.cores())
+    cores = hardware.cores()
+    if training:  # groups that step at the same time share the cores
+        cores = max(1, cores * lanes // config.actor.lanes)
+    return make_envs(env, settings, lanes, seed, settings.threads or cores)
 
 
 def training_envs(make: Callable[[int, int], Envs], config: Config) -> list[Envs]:

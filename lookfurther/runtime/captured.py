@@ -11,19 +11,21 @@ WARM = 3  # real calls before the recording: libraries choose kernels and take m
 
 
 class Captured:
-    """A function without arguments or result, on tensors of fixed place and shape.
+    """A function without arguments, its result not asked for, on tensors of fixed place and shape.
 
     On a CPU it is called as it is. On a GPU the calls after the first few replay a CUDA graph;
-    `generators` are the random streams it draws from.
+    `generators` are the random streams it draws from; an urgent one goes before others.
     """
 
     def __init__(
         self,
-        body: Callable[[], None],
+        body: Callable[[], object],
         device: torch.device,
         generators: Sequence[torch.Generator] = (),
+        urgent: bool = False,
     ) -> None:
         self.body, self.device, self.generators = body, device, generators
+        self.priority = -2 if urgent else -1  # of its kernels; branches have 0 and give way
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
 
@@ -47,7 +49,8 @@ class Captured:
         for generator in self.generators:
             graph.register_generator_state(generator)
         torch.cuda.synchronize(self.device)
-        with torch.cuda.graph(graph, stream=torch.cuda.Stream(self.device)):
+        stream = torch.cuda.Stream(self.device, priority=self.priority)
+        with torch.cuda.graph(graph, stream=stream):
             self.body()
         return graph
 

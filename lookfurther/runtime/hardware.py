@@ -67,8 +67,11 @@ def memory_left(on: torch.device) -> int:
 def arithmetic(config: Config) -> tuple[torch.device, torch.dtype, bool]:
     """What the learner computes on, in which precision, and whether by compiled kernels."""
     on = device(config.run.device)
+    used = precision(config.run.precision, on)
     torch.backends.cudnn.benchmark = True  # shapes never change: let it choose the fastest kernels
-    return on, precision(config.run.precision, on), compiles(config)
+    # Beside bfloat16 layers, heads may round their factors to 10 bits; their sums stay float32.
+    torch.set_float32_matmul_precision("highest" if used == torch.float32 else "high")
+    return on, used, compiles(config)
 
 
 def compiles(config: Config) -> bool:

@@ -26,8 +26,8 @@ class Group:
 
     def __init__(self, envs: Envs, actor: Actor) -> None:
         self.envs, self.actor = envs, actor
-        self.choose = Captured(actor.choose, actor.device, [actor.generator])
-        self.close = Captured(actor.close, actor.device)
+        self.choose = Captured(actor.choose, actor.device, [actor.generator], urgent=True)
+        self.close = Captured(actor.close, actor.device, urgent=True)
         self.cuda = actor.device.type == "cuda"
         self.stream: Any = None
         if self.cuda:

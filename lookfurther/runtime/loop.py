@@ -144,7 +144,7 @@ class Loop:
 
     def check(self) -> None:
         """Stop where anything was not finite; on a GPU this waits for its work."""
-        self.updates.check()
+        self.learner.check()
         if not self.source.sound:
             raise TrainingDiverged(
                 f"the network's values or n-step returns at step {self.step:,} are not finite"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from lookfurther.learner import Learner
+from lookfurther.learner import Learner, Tell
 from lookfurther.mixture import Mixture
 from lookfurther.runtime.captured import Captured
 from lookfurther.types import Batch
@@ -16,72 +16,99 @@ from lookfurther.types import Batch
 class Updates:
     """Makes updates and keeps the sums of what they report, on the device.
 
-    Where the replays lie beside the learner a whole update is one graph; replays in host memory
-    sample there, and the rest is one graph.
+    Where the replays lie beside the learner a whole update is one graph. When the priorities of
+    a batch are back, the next one is fetched beside the backward pass: sampled, prepared, and
+    valued by the target network. That is the same as one after the other, as long as the target
+    network stays. Replays in host memory sample there; the rest is one graph.
     """
 
     def __init__(self, mixture: Mixture, learner: Learner) -> None:
         self.mixture, self.learner = mixture, learner
         self.device = learner.weights.device
-        replays = [replay for replay in (mixture.agent, mixture.expert) if replay is not None]
-        if mixture.agent.device.type == self.device.type:
-            generators = [replay.generator for replay in replays]
-            self.advance = Captured(self._beside, self.device, generators)
-        else:
-            self.learn = Captured(self._learn, self.device)
-            self.advance = self._apart
-        self.batch: Batch | None = None
+        blanks = [Batch(*(t.to(self.device) for t in mixture.blank())) for _ in (0, 1)]
+        self.fetched = [learner.place(b, mixture.agent.spec.actions) for b in blanks]
         self.priority = torch.zeros(0)
         self.names: list[str] = []
         self.sums = torch.zeros(0)
         self.counted = 0
-        self.sound = torch.ones((), dtype=torch.bool, device=self.device)
+        if mixture.agent.device.type == self.device.type:
+            self.fetch = Captured(partial(self._fetch, 0), self.device)
+            self.turns = {
+                (place, more): Captured(partial(self._turn, place, more), self.device)
+                for place in (0, 1)
+                for more in (False, True)
+            }
+            self.run_all = self._beside
+        else:
+            self.learn = Captured(self._learn_apart, self.device)
+            self.drawn = mixture.blank()
+            self.run_all = self._apart
 
     def run(self, count: int) -> None:
         """`count` updates, one after the other."""
+        if count:
+            self.run_all(count)
+            self.counted += count
+
+    def _beside(self, count: int) -> None:
+        place, fetched = 0, False
+        for left in range(count, 0, -1):
+            if not fetched:
+                self.fetch()
+                place = 0
+            fetched = left > 1 and not self.learner.copies_next
+            self.turns[place, fetched]()
+            place = 1 - place
+            self._count()
+
+    def _fetch(self, place: int) -> None:
+        self.mixture.sample(self.fetched[place].batch)
+        self.learner.prepare(self.fetched[place])
+
+    def _turn(self, place: int, more: bool) -> None:
+        """Learn from one batch and, where more are to come, fetch the other."""
+        fetched = self.fetched[place]
+
+        def tell(priority: Tensor, terms: dict[str, Tensor]) -> None:
+            self.mixture.update(fetched.batch.item, priority)
+            if more:
+                self._fetch(1 - place)
+            self._add(terms)
+
+        self.learner.advance(fetched, tell)
+
+    def _apart(self, count: int) -> None:
         for _ in range(count):
-            self.advance()
-            if self.device.type == "cpu":
-                self.check()
-            self.learner.count()
-        self.counted += count
+            self.mixture.sample(self.drawn)
+            for own, new in zip(self.fetched[0].batch, self.drawn, strict=True):
+                own.copy_(new)
+            self.learn()
+            self.mixture.update(self.drawn.item, self.priority.to(self.drawn.item.device))
+            self._count()
 
-    def check(self) -> None:
-        """Stop the run if a loss or a gradient was not finite; on a GPU this waits for it."""
-        self.learner.check(self.sound)
+    def _learn_apart(self) -> None:
+        tell: Tell = lambda priority, terms: self._add(terms)  # noqa: E731
+        self.learner.prepare(self.fetched[0])
+        self.priority = self.learner.advance(self.fetched[0], tell).priority
 
-    def _beside(self) -> None:
-        batch = self.batch = self.mixture.sample()
-        self._learn(lambda priority: self.mixture.update(batch.item, priority))
+    def _count(self) -> None:
+        if self.device.type == "cpu":
+            self.learner.check()
+        self.learner.count()
 
-    def _apart(self) -> None:
-        batch = self.mixture.sample()
-        if self.batch is None:
-            self.batch = Batch(*(t.to(self.device) for t in batch))
-        for own, new in zip(self.batch, batch, strict=True):
-            own.copy_(new)
-        self.learn()
-        self.mixture.update(batch.item, self.priority.to(batch.item.device))
-
-    def _learn(self, tell: Callable[[Tensor], None] = lambda _: None) -> None:
-        """Learn from self.batch, and add up what there is to report."""
-        assert self.batch is not None
-        self.priority, terms, sound = self.learner.advance(self.batch, tell)
-        n = self.mixture.agent_items
-        terms = terms | {"priority_agent": self.priority[:n].mean()}
-        if self.mixture.expert is not None:
-            terms = terms | {"priority_expert": self.priority[n:].mean()}
+    def _add(self, terms: dict[str, Tensor]) -> None:
         if not self.names:
             self.names = list(terms)
             self.sums = torch.zeros(len(terms), device=self.device)
         self.sums += torch.stack(list(terms.values()))
-        self.sound &= sound
 
     def means(self) -> dict[str, float]:
         """The means of everything reported since the last call."""
         if not self.counted:
             return {}
-        values: Tensor = self.sums / self.counted
+        sums = torch.cat([self.sums, self.learner.norms.view(1)])
+        means = (sums / self.counted).tolist()
         self.sums.zero_()
+        self.learner.norms.zero_()
         self.counted = 0
-        return dict(zip(self.names, values.tolist(), strict=True))
+        return dict(zip([*self.names, "gradient_norm"], means, strict=True))
