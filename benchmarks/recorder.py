@@ -11,6 +11,7 @@ browser to the picture with the first frame that was played with it; as the pape
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import re
@@ -20,6 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,34 +30,52 @@ from benchmarks.measure import ROOT, confine, medians, parser, report, surroundi
 
 GAME = "ALE/Freeway-v5"  # lasts for two minutes, however it is played
 KEYS = ("ArrowUp", "ArrowDown", "Space")
-# Runs before the page's own script: notes when keys go down, and what each picture shows.
+# Runs before the page's own script, in the page and in the worker that draws: notes when keys go
+# down, and what each picture shows.
 WATCH = """{
-const Plain = window.WebSocket, notes = window.notes = { shown: [], pressed: [], drawn: [] };
-let frame = 0, keys = 0, last = 0, pressed = 0, sent = 0;
-window.WebSocket = class extends Plain {
+const notes = window.notes = { pressed: [], shown: [], drawn: [] };
+const inside = `{
+const Plain = WebSocket, notes = { shown: [], drawn: [] }, channel = new BroadcastChannel("notes");
+const now = () => performance.timeOrigin + performance.now();
+let frame = 0, keys = 0, last = 0;
+WebSocket = class extends Plain {
   constructor(...all) {
     super(...all);
     this.addEventListener("message", ({ data }) => {
       if (typeof data === "string") return;
       const head = new DataView(data);
       frame = head.getUint32(0, true); keys = head.getUint32(4, true);
-      queueMicrotask(() => notes.drawn.push([performance.now(), keys]));
+      queueMicrotask(() => notes.drawn.push([now(), keys]));
     });
   }
-  send(text) {
-    const { kind, held, number } = JSON.parse(text);
-    if (kind === "keys" && held.length) notes.pressed.push([pressed, number]);
-    super.send(text);
-  }
 };
-addEventListener("keydown", (event) => { pressed = event.timeStamp; }, true);
 const each = () => {
-  if (frame !== last) notes.shown.push([performance.now(), keys]);
+  if (frame !== last) notes.shown.push([now(), keys]);
   last = frame;
   requestAnimationFrame(each);
 };
 requestAnimationFrame(each);
+channel.onmessage = () => { channel.postMessage(notes); notes.shown = []; notes.drawn = []; };
+}`;
+const Plain = window.Blob, post = Worker.prototype.postMessage;
+window.Blob = class extends Plain {
+  constructor(parts, options) { super([inside, ...parts], options); }
+};
+let pressed = 0;
+addEventListener("keydown", (key) => { pressed = performance.timeOrigin + key.timeStamp; }, true);
+Worker.prototype.postMessage = function (data, ...more) {
+  const { kind, held, number } = data.text ? JSON.parse(data.text) : {};
+  if (kind === "keys" && held.length) notes.pressed.push([pressed, number]);
+  return post.call(this, data, ...more);
+};
 }"""
+COLLECT = """
+const done = arguments[0], channel = new BroadcastChannel("notes");
+channel.onmessage = ({ data }) => {
+  done({ pressed: notes.pressed.splice(0), ...data }); channel.close();
+};
+channel.postMessage("");
+"""
 
 
 NO_BROWSER = "no chromedriver here: run make browser, or install Chromium and its driver"
@@ -91,22 +112,41 @@ def start(folder: Path) -> tuple[subprocess.Popen[str], str]:
     return server, address[0]
 
 
-def key(page: Any, code: str, kind: str) -> None:
-    """A key event as the keyboard makes it: keyDown or keyUp."""
-    page.execute_cdp_cmd("Input.dispatchKeyEvent", {"type": kind, "code": code, "key": code})
+class Keyboard:
+    """Real key events, by the browser's own protocol: selenium would take part of the cores."""
+
+    def __init__(self, page: Any) -> None:
+        from websockets.sync.client import connect
+
+        address = page.capabilities["goog:chromeOptions"]["debuggerAddress"]
+        with urllib.request.urlopen(f"http://{address}/json") as answer:
+            pages = [tab for tab in json.load(answer) if tab["type"] == "page"]
+        self._socket = connect(pages[0]["webSocketDebuggerUrl"], max_size=None)
+        self._sent = 0
+
+    def key(self, code: str, kind: str) -> None:
+        """keyDown or keyUp."""
+        self._sent += 1
+        facts = {"type": kind, "code": code, "key": code}
+        call = {"id": self._sent, "method": "Input.dispatchKeyEvent", "params": facts}
+        self._socket.send(json.dumps(call))
+        self._socket.recv()
+
+    def close(self) -> None:
+        self._socket.close()
 
 
-def play(page: Any, seconds: float) -> dict[str, float]:
+def play(page: Any, keyboard: Keyboard, seconds: float) -> dict[str, float]:
     """Figures of so many seconds of keys at random moments."""
-    page.execute_script("for (const list of Object.values(notes)) list.length = 0;")
+    page.execute_async_script(COLLECT)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         code = random.choice(KEYS)
-        key(page, code, "keyDown")
+        keyboard.key(code, "keyDown")
         time.sleep(random.uniform(0.03, 0.1))
-        key(page, code, "keyUp")
+        keyboard.key(code, "keyUp")
         time.sleep(random.uniform(0.03, 0.1))
-    return figures(page.execute_script("return notes"))
+    return figures(page.execute_async_script(COLLECT))
 
 
 def figures(notes: dict[str, list[list[float]]]) -> dict[str, float]:
@@ -141,8 +181,9 @@ def measure(options: argparse.Namespace) -> list[dict[str, float]]:
             page.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": WATCH})
             page.get(address)
             time.sleep(2)
-            play(page, 2)
-            return [play(page, options.seconds) for _ in range(options.rounds)]
+            with closing(Keyboard(page)) as keyboard:
+                play(page, keyboard, 2)
+                return [play(page, keyboard, options.seconds) for _ in range(options.rounds)]
         finally:
             page.quit()
             server.terminate()

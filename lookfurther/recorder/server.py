@@ -145,7 +145,7 @@ def headers(page: str) -> dict[str, str]:
 
     policy = (
         f"default-src 'none'; script-src {digest('script')}; style-src {digest('style')};"
-        " img-src data:; connect-src 'self'; form-action 'none'; base-uri 'none';"
+        " worker-src blob:; img-src data:; connect-src 'self'; form-action 'none'; base-uri 'none';"
         " frame-ancestors 'none'"
     )
     return {
