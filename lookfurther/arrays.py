@@ -16,6 +16,11 @@ def native(x: Tensor) -> Any:
     return x.numpy() if x.is_cpu else x
 
 
+def tensor(x: np.ndarray | Tensor) -> Tensor:
+    """The inverse of `native`."""
+    return x if isinstance(x, Tensor) else torch.from_numpy(x)
+
+
 def namespace(x: np.ndarray | Tensor) -> Any:
     """The library whose functions take x."""
     return torch if isinstance(x, Tensor) else np

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from lookfurther.arrays import A
 from lookfurther.losses import huber, td_target
 from lookfurther.returns import n_step
 from lookfurther.transforms import Transform
@@ -15,14 +17,15 @@ from lookfurther.transforms import Transform
 PRIORITIES: dict[str, Callable[[Tensor], Tensor]] = {"huber": huber, "abs": torch.abs}
 
 
-def mass(p: Tensor, alpha: float, offset: float) -> Tensor:
-    """(p + offset)^alpha in float64: an item's unnormalised probability."""
-    return (p.double() + offset) ** alpha
+def mass(p: A, alpha: float, offset: float) -> A:
+    """(p + offset)^alpha: an item's unnormalised probability, of p in float64."""
+    return (p + offset) ** alpha
 
 
-def importance_weights(probability: Tensor, beta: float) -> Tensor:
+def importance_weights(probability: A, beta: float) -> A:
     """w_i = (N P(i))^-beta, divided by the largest of the sample; N cancels in that quotient."""
-    return (probability / probability.min()).pow(-beta).float()
+    share: Any = probability / probability.min()
+    return share**-beta
 
 
 def initial_td_error(

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from lookfurther import config
-from lookfurther.arrays import A, namespace, native, rows
+from lookfurther.arrays import A, namespace, native, rows, tensor
 from lookfurther.errors import CheckpointError
 from lookfurther.priorities import importance_weights, mass
 from lookfurther.returns import n_step
@@ -136,7 +136,9 @@ class Replay:
 
     def _count(self, n: int) -> Any:
         """0 ... n - 1."""
-        return native(torch.arange(n, device=self.device))
+        if namespace(native(self.horizons)) is np:
+            return np.arange(n)
+        return torch.arange(n, device=self.device)
 
     def sample(self, count: int, both: Tensor | None = None) -> Batch:
         """`count` items in proportion to their mass, one from each of `count` equal strata.
@@ -152,14 +154,21 @@ class Replay:
         u = uniform(native(self.random), place + 1)
         item = self.tree.find((place + u) / count * total)
         probability = self.tree.get(item) / total
-        weights = importance_weights(torch.as_tensor(probability), self.settings.beta)
-        return item, weights, *self._describe(item)
+        weights = importance_weights(probability, self.settings.beta)
+        xp = namespace(weights)
+        return item, xp.asarray(weights, dtype=xp.float32), *self._describe(item)
 
     def update(self, item: Tensor, priority: Tensor) -> None:
         """Give sampled items new priorities; what has become unsamplable since stays so."""
         index = native(item)
-        new = native(mass(priority, self.settings.alpha, self.settings.offset))
-        self.tree.set(index, namespace(index).where(self.tree.get(index) > 0, new, 0.0))
+        new, xp = self._mass(priority), namespace(index)
+        self.tree.set(index, xp.where(self.tree.get(index) > 0, new, 0.0))
+
+    def _mass(self, priority: Tensor) -> Any:
+        """The masses of items with these priorities, in float64."""
+        p = native(priority)
+        xp = namespace(p)
+        return mass(xp.asarray(p, dtype=xp.float64), self.settings.alpha, self.settings.offset)
 
     def sweep(self, count: int) -> Iterator[Batch]:
         """Every samplable item once, in order, at most `count` at a time."""
@@ -188,10 +197,12 @@ class Replay:
         if both is None:
             shape = (2, len(item), *self.spec.observation)
             both = torch.empty(shape, dtype=self.planes.dtype, device=self.device)
-        for out, slot in zip(both, torch.as_tensor(planes).view(2, -1), strict=True):
-            words = out.view(len(slot), -1).view(self.words.dtype)
-            torch.index_select(self.words, 0, slot, out=words)
-        return Batch(both, *map(torch.as_tensor, (*rest, weights, item)))
+        slot = torch.as_tensor(planes).view(2, -1)
+        parts = [(both, slot)] if both.is_contiguous() else zip(both, slot, strict=True)
+        for out, index in parts:
+            words = out.view(index.numel(), -1).view(self.words.dtype)
+            torch.index_select(self.words, 0, index.view(-1), out=words)
+        return Batch(both, *map(tensor, (*rest, weights, item)))
 
     def _link(self, lane: A, t: A) -> None:
         """Note where the planes seen at times t [k, m] lie, blank before an episode's start."""
@@ -238,9 +249,9 @@ class Replay:
 
     def _release(self, lane: A, t: A, priority: Tensor) -> None:
         """Give the items of times t [k, m] their first priorities [k, m, H]; 0: unsamplable."""
-        allowed = (priority > 0) & torch.as_tensor(t >= 0).unsqueeze(-1)
-        new = torch.where(allowed, mass(priority, self.settings.alpha, self.settings.offset), 0.0)
-        self.tree.set(self._items(self._slot(lane, t)), native(new.reshape(-1)))
+        allowed = (native(priority) > 0) & (t >= 0)[..., None]
+        new = namespace(allowed).where(allowed, self._mass(priority), 0.0)
+        self.tree.set(self._items(self._slot(lane, t)), new.reshape(-1))
 
     def _forget(self, lane: int, count: int) -> None:
         """Mass 0 for the newest `count` slots of a lane: their episode was dropped."""
