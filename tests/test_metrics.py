@@ -383,6 +383,17 @@ def test_episodes_that_cannot_go_on_after_a_resume_begin_at_nothing() -> None:
     assert (returns.mean([0]), returns.mean([1])) == (3.0, 2.0)
 
 
+def test_what_is_under_way_counts_before_an_episode_ends() -> None:
+    returns, none = Returns(3), np.zeros(3, bool)
+    steps = [([0, 0, 0], [True] * 3), ([2, 5, 9], none), ([1, -1, 0], none), ([7, 0, 0], [0, 1, 0])]
+    for reward, first in steps:
+        reward, first = np.array(reward, np.float32), np.array(first, bool)
+        returns.add(Step(np.zeros(3), reward, none, none, first, none), range(3))
+    assert returns.under_way(np.array([0, 1])) == 5.0  # 10 and, begun anew, 0
+    assert returns.under_way_best == 10.0
+    assert math.isnan(returns.mean())
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the oracle is Linux's")
 def test_memory_is_the_peak_in_gib() -> None:
     status = Path("/proc/self/status").read_text().splitlines()

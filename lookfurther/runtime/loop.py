@@ -165,7 +165,7 @@ class Loop:
     def report(self) -> dict[str, Any]:
         """The metrics since the last report."""
         self.check()
-        returns, config = self.source.returns, self.config
+        returns, config, low = self.source.returns, self.config, self.source.low_epsilon()
         rates = self.clock.rates(step=self.step, updates=self.learner.updates, **self.waits)
         learned = self.learner.updates * config.batch
         return {
@@ -180,8 +180,10 @@ class Loop:
             "episodes": returns.episodes,
             "dropped_episodes": returns.dropped,
             "return_mean": returns.mean(),
-            "return_low_epsilon": returns.mean(self.source.low_epsilon()),
+            "return_low_epsilon": returns.mean(low),
             "return_best": returns.best,
+            "under_way_low_epsilon": returns.under_way(low),
+            "under_way_best": returns.under_way_best,
             "length_mean": returns.length(),
             "replay_fill": len(self.mixture.agent) / config.replay.capacity,
             "memory_gib": memory_gib(),

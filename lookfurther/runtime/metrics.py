@@ -211,6 +211,18 @@ class Returns:
         values = [r for r, _, lane in self._recent if chosen is None or lane in chosen]
         return float(np.mean(values)) if values else math.nan
 
+    def under_way(self, lanes: np.ndarray) -> float:
+        """Mean of what the episodes in flight of `lanes` have gained so far.
+
+        Where episodes last long this says what the agent can do before the first of them ends.
+        """
+        return float(self._return[lanes].mean())
+
+    @property
+    def under_way_best(self) -> float:
+        """The most that an episode in flight has gained."""
+        return float(self._return.max())
+
     def length(self) -> float:
         """Mean length of the recent episodes in agent steps; NaN where there are none."""
         return float(np.mean([n for _, n, _ in self._recent])) if self._recent else math.nan
