@@ -32,6 +32,7 @@ fuzz = settings(
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+some = settings(fuzz, max_examples=max(1, FILES // 8))  # where reading begins with an emulator
 SPEC = Spec("ALE/Pong-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
 
 
@@ -180,3 +181,49 @@ def test_datasets(sets: dict, file: str, data: st.DataObject) -> None:
         ours_or_nothing(lambda: read(path.parents[1], "CartPole-v1", force=True))
     finally:
         path.write_bytes(whole)
+
+
+FORMS = [("hdf5", True), ("arrow", True), ("arrow", False), ("parquet", True), ("parquet", False)]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[Path, bytes]]:
+    """Pong as Minari keeps it in each of its forms, three steps: every file of each."""
+    import ale_py
+    import minari
+    from minari.data_collector import EpisodeBuffer
+
+    gymnasium.register_envs(ale_py)
+    root = tmp_path_factory.mktemp("kept")
+    env = gymnasium.make("ALE/Pong-v5", frameskip=4, repeat_action_probability=0.0)
+    seen = np.stack([env.reset(seed=1)[0], *(env.step(0)[0] for _ in range(3))])
+    ends = np.zeros(3, bool)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(root))
+        for form, jpeg in FORMS:
+            buffer = EpisodeBuffer(0, 1, None, seen, np.zeros(3, int), np.zeros(3), ends, ends, {})
+            options: dict[str, Any] = {"data_format": form, "jpeg_encoding": jpeg}
+            name = f"{form}{'-jpeg' * jpeg}-v0"
+            minari.create_dataset_from_buffers(name, [buffer], env=env, **options)
+    return {
+        folder.name: {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in root.iterdir()
+        if folder.is_dir()
+    }
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("form", "jpeg"), FORMS)
+@some
+@given(data=st.data())
+def test_pictures_and_tables(kept: dict, form: str, jpeg: bool, data: st.DataObject) -> None:
+    """JPEG pictures, Arrow's and Parquet's files, altered anywhere."""
+    pytest.importorskip("pyarrow")
+    files = kept[f"{form}{'-jpeg' * jpeg}-v0"]
+    path = data.draw(st.sampled_from(sorted(files, key=str)))
+    root = next(place for place in path.parents if place.name.endswith("-v0"))
+    path.write_bytes(data.draw(harmed(files[path])))
+    try:
+        ours_or_nothing(lambda: read(root, "ALE/Pong-v5", force=True))
+    finally:
+        path.write_bytes(files[path])

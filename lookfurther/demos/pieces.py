@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from lookfurther.demos.guard import FREE, GUARD, RATIO
+
 FILE = "main_data.hdf5"
 PIECE = 2**19  # bytes deflated together: larger ones gain little
 LEVEL = 2  # of deflation: higher ones take twice the time to save a third
-FREE, RATIO = 2**26, 300  # bytes a file may always hold, and more for each byte of its own
 
 
 class Expected(NamedTuple):
@@ -47,9 +49,7 @@ def write(path: Path, episodes: Iterable[dict[str, np.ndarray]], first: int = 0)
 
 def read(path: Path, episodes: Sequence[dict[str, Expected]]) -> list[dict[str, np.ndarray]]:
     """The arrays of episodes 0, 1, ...; a ValueError where one is not as expected."""
-    import h5py
-
-    with h5py.File(path, "r") as file:
+    with opened(path) as file:
         claimed = sum(_bytes(e) for expected in episodes for e in expected.values())
         if claimed > FREE + RATIO * file.id.get_filesize():
             raise ValueError(f"{path.name} cannot hold the {claimed} bytes it claims")
@@ -57,6 +57,16 @@ def read(path: Path, episodes: Sequence[dict[str, Expected]]) -> list[dict[str, 
             {name: _get(file, f"episode_{i}/{name}", e) for name, e in expected.items()}
             for i, expected in enumerate(episodes)
         ]
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """A file to read from, when the guard has been through it."""
+    import h5py
+
+    GUARD.check(path)
+    with h5py.File(path, "r") as file:
+        yield file
 
 
 def digest(array: np.ndarray) -> str:

@@ -80,9 +80,7 @@ def read_facts(folder: Path) -> Facts:
 def episodes(folder: Path, facts: Facts) -> Iterator[Iterator[Raw]]:
     """The episodes of a dataset, while its files are open."""
     if facts.form == "hdf5":
-        import h5py
-
-        with h5py.File(folder / pieces.FILE, "r") as file:
+        with pieces.opened(folder / pieces.FILE) as file:
             yield (_from_hdf5(file, f"episode_{i}", facts) for i in range(facts.episodes))
     elif facts.form in ("arrow", "parquet"):
         yield (_from_arrow(folder / str(i), facts) for i in range(facts.episodes))
