@@ -1,7 +1,7 @@
 """What this machine does in a second: the parts of a run, alone and together.
 
-Every measurement uses the parts that training uses. The replay is filled with noise to its
-capacity, so that sampling costs what it costs late in a run; demonstrations are noise too.
+Every measurement uses the parts that training uses. The replay is filled to its capacity, so that
+sampling costs what it costs late in a run; demonstrations are noise.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lookfurther.runtime.updates import Updates
 from lookfurther.types import Spec
 
 EXPERT_STEPS = 2_000
-TURN = 8  # updates that follow one another, as in a turn of the loop
+TURN = 8  # updates that follow one another on a GPU, as in a turn of the loop
 WARM = 8  # turns before a measurement: kernels are chosen, compiled and recorded in them
 
 
@@ -46,6 +46,8 @@ class Bench:
     def __init__(self, config: Config, seconds: float) -> None:
         self.config, self.seconds = config, seconds
         self.device, self.precision, self.compiled = hardware.arithmetic(config)
+        on_gpu = self.device.type == "cuda"
+        self.updates, self.warm = (TURN, WARM) if on_gpu else (1, 1)
         torch.manual_seed(config.run.seed)
         torch.set_num_threads(hardware.learner_threads(config))
 
@@ -77,9 +79,9 @@ class Bench:
         """Whole updates: sampling from a full replay, the step, the priorities."""
         spec = self._spec()
         updates = Updates(self._mixture(spec), self._learner(spec))
-        rate = self._rate(lambda: updates.run(TURN))
+        rate = self._rate(lambda: updates.run(self.updates))
         updates.learner.check()
-        return {"updates": TURN * rate}
+        return {"updates": self.updates * rate}
 
     def replay(self) -> dict[str, float]:
         """Sampling a batch and giving priorities back, and adding a step of every lane."""
@@ -101,7 +103,7 @@ class Bench:
         with self._source() as (source, learner):
             mixture = self._mixture(source.groups[0].envs.spec)
             loop = Loop(config, None, source, mixture, learner, None, None)  # type: ignore[arg-type]
-            for _ in range(WARM):
+            for _ in range(self.warm):
                 loop.turn()
             self._wait()
             before = loop.step, learner.updates, *loop.waits.values()
@@ -168,7 +170,7 @@ class Bench:
 
     def _rate(self, turn: Callable[[], Any]) -> float:
         """Turns a second, after some that do not count."""
-        for _ in range(WARM):
+        for _ in range(self.warm):
             turn()
         self._wait()
         turns, seconds = self._spend(turn)
@@ -210,9 +212,9 @@ def _noise(spec: Spec) -> Episode:
 
 
 def _fill(replay: Replay) -> None:
-    """Noise in every slot, so many episodes that some items end in one."""
+    """Something in every slot, and so many episodes that some items end in one."""
     slots = len(replay.actions)
-    replay.planes[:slots].random_(0, 2)
+    replay.planes[:slots].fill_(1)  # what they show does not matter, that they are in memory does
     replay.rewards.normal_()
     ends = torch.randint(slots, (slots // 500 + 1,), device=replay.device)
     replay.marks[ends] = 2

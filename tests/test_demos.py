@@ -494,10 +494,9 @@ def test_a_bomb_that_fits_its_facts_is_refused_unread(tmp_path: Path) -> None:
     with h5py.File(path / "data" / "main_data.hdf5", "w") as file:
         for field, shape in (("observations", (steps + 1, 1, 84, 84)), ("actions", (steps,))):
             chunk = (min(shape[0], 500), *shape[1:])
-            kind = "u1" if field == "observations" else "i8"
-            file.create_dataset(
-                f"episode_0/{field}", shape, kind, compression="gzip", chunks=chunk
-            )[...] = 0
+            nothing = np.zeros(shape, np.uint8 if field == "observations" else np.int64)
+            how: dict[str, Any] = {"compression": "gzip", "chunks": chunk}
+            file.create_dataset(f"episode_0/{field}", data=nothing, **how)
     change_facts(path / "data", lambda facts: facts["episodes"][0].update(steps=steps))
     tracemalloc.start()
     with pytest.raises(DemonstrationError, match=r"cannot hold the .* bytes it claims"):

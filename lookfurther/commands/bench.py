@@ -22,7 +22,7 @@ class BenchOptions:
     """Measure this machine: environments, actor, learner, replay, and all of them together."""
 
     config: Annotated[Config, tyro.conf.arg(name="")]
-    seconds: float = 5.0
+    seconds: float = 3.0
     """length of each measurement"""
     json: Path | None = None
     """also write the figures to this file"""
