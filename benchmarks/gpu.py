@@ -34,7 +34,7 @@ PEAK_FLOPS, PEAK_BYTES = 790e12, 4.2e12  # bf16 products and copies measured on 
 def small(name: str, **settings: Any) -> Config:
     """A run whose replay fills in a moment."""
     base = preset(name, env=ATARI.env, demos=("noise",), actor__lanes=8, replay__capacity=16_000)
-    return replace(base, run__device="cuda", learner__target_period=7, **settings)
+    return replace(base, run__device="cuda", **settings)
 
 
 def weights_after(config: Config, updates: int, captured: bool) -> torch.Tensor:
@@ -56,7 +56,7 @@ def check_updates(precision: str) -> dict[str, float]:
     step = preset("apex-dqfd").learner.learning_rate
     # Rounding changes which items are drawn, in time: compiled updates are compared at the start.
     for name, compiled, updates in (("captured", "off", CAPTURED), ("compiled", "on", COMPILED)):
-        config = small("apex-dqfd", run__precision=precision)
+        config = small("apex-dqfd", run__precision=precision, learner__target_period=7)
         eager = weights_after(replace(config, run__compile="off"), updates, False)
         other = weights_after(replace(config, run__compile=compiled), updates, True)
         apart = (eager - other).abs() / step
@@ -141,12 +141,7 @@ def main() -> None:
     if asked.check:
         figures |= check_convolutions() | check_updates("float32") | check_updates("bfloat16")
     if asked.profile:
-        config = replace(
-            small(asked.preset),
-            actor__lanes=128,
-            replay__capacity=2_000_000,
-            learner__target_period=2_500,
-        )
+        config = replace(small(asked.preset), actor__lanes=128, replay__capacity=2_000_000)
         figures["floor"] = floor(config)
         figures["kernels"] = profile(config)
         for microseconds, calls, name in figures["kernels"][:45]:

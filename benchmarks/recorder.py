@@ -33,7 +33,7 @@ KEYS = ("ArrowUp", "ArrowDown", "Space")
 # Runs before the page's own script, in the page and in the worker that draws: notes when keys go
 # down, and what each picture shows.
 WATCH = """{
-const notes = window.notes = { pressed: [], shown: [], drawn: [] };
+const notes = window.notes = { pressed: [] };
 const inside = `{
 const Plain = WebSocket, notes = { shown: [], drawn: [] }, channel = new BroadcastChannel("notes");
 const now = () => performance.timeOrigin + performance.now();

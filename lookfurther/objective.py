@@ -73,7 +73,7 @@ class Objective:
 
     def judge(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> tuple[Tensor, ...]:
         """The slope of the loss at the values [2B, A], the loss, and the TD errors [B]."""
-        q_both = q_both.clone().requires_grad_()
+        q_both = q_both.detach().requires_grad_()
         loss, td_error = self.loss(q_both, q_target, batch)
         (slope,) = torch.autograd.grad(loss, q_both)
         return slope, loss.detach(), td_error.detach()

@@ -141,13 +141,10 @@ def sets(folder: Path) -> dict[str, tuple[Path, bytes]]:
     env = gymnasium.make("CartPole-v1")
     seen = np.stack([env.reset(seed=1)[0], *(env.step(0)[0] for _ in range(3))])
     ends = np.zeros(3, bool)
-    before = os.environ.get("MINARI_DATASETS_PATH")
-    os.environ["MINARI_DATASETS_PATH"] = str(folder)
     buffer = EpisodeBuffer(0, 1, None, seen, np.zeros(3, int), np.ones(3), ends, ends, {})
-    minari.create_dataset_from_buffers("fuzz/theirs-v0", [buffer], env=env)
-    os.environ.pop("MINARI_DATASETS_PATH")
-    if before is not None:
-        os.environ["MINARI_DATASETS_PATH"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(folder))
+        minari.create_dataset_from_buffers("fuzz/theirs-v0", [buffer], env=env)
     for name, place in (("ours", path), ("theirs", folder / "fuzz" / "theirs-v0")):
         for file in ("metadata.json", "main_data.hdf5"):
             whole = place / "data" / file

@@ -38,8 +38,9 @@ class Guard:
         """A ValueError where the file cannot be walked through within bounds."""
         with self._lock:
             answer = self._ask(str(path.absolute()))
+            if answer is None:
+                self.stop()
         if answer is None:
-            self.stop()
             bounds = f"{MEMORY >> 30} GiB and {SECONDS:g} seconds"
             raise ValueError(f"{path.name} cannot be read within {bounds}: it is damaged")
         if answer:

@@ -49,6 +49,17 @@ class Lane:
                 self._fail(error)
         return self._env
 
+    def picture(self, env: str) -> np.ndarray:
+        """What the environment `env` looks like now, as it draws itself: [height, width, 3]."""
+        try:
+            drawn = self.open().render()
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise EnvironmentFault(f"{env} cannot be drawn: {reason}") from error
+        if not isinstance(drawn, np.ndarray) or drawn.ndim != 3 or drawn.dtype != np.uint8:
+            raise EnvironmentFault(f"{env} cannot be drawn: it has no render mode rgb_array")
+        return drawn
+
     def begin(self, dropped: bool = False, seed: int | None = None) -> Answer:
         """Open episode k; unless given, its seed depends only on the run's, the lane and k."""
         while True:

@@ -134,25 +134,14 @@ def _stepped(
     lane = Lane(Blueprint(source, scene.environment), 0, 0)
     with closing(lane):
         plane, *_ = lane.begin(seed=start)
-        yield Shot(0.0, lambda: _drawn(lane, scene.env), False)
+        yield Shot(0.0, lambda: lane.picture(scene.env), False)
         over = False
         while not over:
             plane, reward, _, _, first, _ = lane.step(choose(plane))
             if first:
                 raise EnvironmentFault(f"{scene.env} failed in a step, so it cannot be shown")
             over = lane.over or len(lane.actions) == length
-            yield Shot(reward, lambda: _drawn(lane, scene.env), over)
-
-
-def _drawn(lane: Lane, env: str) -> np.ndarray:
-    try:
-        picture = lane.open().render()
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise EnvironmentFault(f"{env} cannot be drawn: {reason}") from error
-    if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.dtype != np.uint8:
-        raise EnvironmentFault(f"{env} cannot be drawn: it has no render mode rgb_array")
-    return picture
+            yield Shot(reward, lambda: lane.picture(scene.env), over)
 
 
 class Reel:

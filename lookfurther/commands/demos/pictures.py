@@ -17,7 +17,7 @@ from lookfurther.demos.tapes import play
 from lookfurther.envs.blueprint import Blueprint, find
 from lookfurther.envs.emulator import Emulator
 from lookfurther.envs.lanes import Lane
-from lookfurther.errors import DemonstrationError, EnvironmentFault
+from lookfurther.errors import DemonstrationError
 from lookfurther.types import Spec
 
 PICTURES, ROWS = 8, 10  # of a sheet: pictures of an episode, episodes
@@ -75,20 +75,9 @@ def _rendered(
             if not np.array_equal(plane, episode.planes[t]):
                 raise DemonstrationError(f"{spec.env} cannot be drawn: its replay differs at {t}")
             if t in wanted:
-                yield _render(lane, spec.env)
+                yield lane.picture(spec.env)
             if t < len(episode):
                 plane, *_ = lane.step(int(episode.actions[t]))
-
-
-def _render(lane: Lane, env: str) -> np.ndarray:
-    try:
-        drawn = lane.open().render()
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise EnvironmentFault(f"{env} cannot be drawn: {reason}") from error
-    if not isinstance(drawn, np.ndarray):
-        raise EnvironmentFault(f"{env} cannot be drawn: it has no render mode rgb_array")
-    return drawn
 
 
 def draw_sheet(held: Held, environment: Environment, actions: Mapping[str, int], out: Path) -> None:
