@@ -1,10 +1,11 @@
-"""On a GPU: eager = compiled = captured, GPU = CPU, and where the time of an update goes.
+"""On a GPU: eager = compiled = captured, what the replay holds is what happened, where time goes.
 
     python -m benchmarks.gpu [--check] [--profile] [--preset NAME] [--json FILE]
 
-`--check` makes the same updates three ways from one seed and compares the weights; it also holds
-the folded convolutions and the actor against the CPU. `--profile` lists the kernels of an update
-beside the arithmetic and memory floor. `lookfurther bench` measures the rates.
+`--check` makes the same updates three ways from one seed and compares the weights, holds the folded
+convolutions against the CPU, and plays the actions that a run left in its replay again in fresh
+emulators. `--profile` lists the kernels of an update beside the arithmetic and memory floor.
+`lookfurther bench` measures the rates.
 """
 
 from __future__ import annotations
@@ -13,17 +14,24 @@ import argparse
 import copy
 import json
 import math
+from contextlib import closing
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from lookfurther.bench import Bench
 from lookfurther.config import Config, replace
+from lookfurther.envs import Envs
 from lookfurther.networks import Fold, FoldedConv, builder
 from lookfurther.presets import preset
+from lookfurther.replay import Replay
+from lookfurther.runtime.assembly import build_envs, build_mixture, training_envs
+from lookfurther.runtime.loop import Loop
 from lookfurther.runtime.updates import Updates
-from lookfurther.types import Spec
+from lookfurther.types import FIRST, TERMINAL, TRUNCATED, Spec
 
 ATARI = Spec("ALE/MontezumaRevenge-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
 CAPTURED, COMPILED = 40, 8  # updates after which weights are compared
@@ -75,6 +83,46 @@ def check_convolutions() -> dict[str, float]:
         far = copy.deepcopy(fold).to(CUDA)(x.to(CUDA)).cpu()
         found[f"convolution {sizes}"] = float((near - far).detach().abs().max())
     return found
+
+
+def astray(config: Config, turns: int) -> int:
+    """Slots of a run's replay that fresh emulators, given its actions, do not show again."""
+    bench = Bench(config, 0.0)
+    with bench._source() as (source, learner):
+        spec = source.groups[0].envs.spec
+        mixture = build_mixture(config, spec, [], learner.weights.device)
+        loop = Loop(config, None, source, mixture, learner, None, None)  # type: ignore[arg-type]
+        for _ in range(turns):
+            loop.turn()
+        loop.check()
+    replay, wrong, first = mixture.agent, 0, 0
+    for envs in training_envs(partial(build_envs, config.env, config), config):
+        lanes = slice(first, first := first + envs.lanes)
+        with closing(envs):
+            wrong += _differences(replay, lanes, envs)
+    return wrong
+
+
+def _differences(replay: Replay, lanes: slice, envs: Envs) -> int:
+    """Slots of lanes whose plane, action's reward or marks are not what `envs` give."""
+    written = int(replay.cursor[lanes].min())
+    assert written == int(replay.cursor[lanes].max()) < replay.length
+    film = {
+        name: getattr(replay, name)[: replay.lanes * replay.length]
+        .view(replay.lanes, replay.length, -1)[lanes, :written]
+        .cpu()
+        .numpy()
+        for name in ("planes", "actions", "rewards", "marks")
+    }
+    wrong, step = 0, envs.reset()
+    for t in range(written):
+        marks = step.first * FIRST + step.terminal * TERMINAL + step.truncated * TRUNCATED
+        plane = step.observation[:, -replay.spec.plane[0] :].reshape(envs.lanes, -1)
+        same = (film["planes"][:, t] == plane).all(-1) & (film["marks"][:, t, 0] == marks)
+        envs.send(film["actions"][:, t, 0].astype(np.int64))
+        step = envs.recv()
+        wrong += int((~(same & (film["rewards"][:, t, 0] == step.reward))).sum())
+    return wrong
 
 
 def flops(network: nn.Module) -> float:
@@ -140,6 +188,10 @@ def main() -> None:
     figures: dict[str, Any] = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
     if asked.check:
         figures |= check_convolutions() | check_updates("float32") | check_updates("bfloat16")
+        config = preset("apex-dqn", env="ALE/Breakout-v5", environment__cap=300)
+        figures["slots astray of 128,000"] = astray(
+            replace(config, replay__start=20_000, replay__capacity=200_000), turns=2_000
+        )
     if asked.profile:
         config = replace(small(asked.preset), actor__lanes=128, replay__capacity=2_000_000)
         figures["floor"] = floor(config)

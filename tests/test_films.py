@@ -1,0 +1,46 @@
+"""What a run leaves in its replay is what happened: fresh emulators show the same films again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.gpu import astray
+from lookfurther.config import Config
+from lookfurther.presets import preset
+from lookfurther.replay import Replay
+from lookfurther.types import Chunk
+
+
+@pytest.fixture
+def breakout() -> Config:
+    return preset(
+        "apex-dqn",
+        "small",
+        env="ALE/Breakout-v5",
+        environment__cap=90,
+        actor__lanes=6,
+        replay__capacity=6 * 500,
+        replay__start=500,
+        network__convolutions=(4, 4, 4),
+        network__hidden=(8,),
+        learner__agent_items=8,
+        learner__samples_per_insert=0.5,
+        run__device="cpu",
+    )
+
+
+def test_the_films_of_a_run_replay_in_fresh_emulators(breakout: Config) -> None:
+    assert astray(breakout, turns=400) == 0
+
+
+def test_actions_of_other_lanes_would_be_noticed(
+    breakout: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Replay.write
+
+    def slipped(self: Replay, chunk: Chunk, first: int) -> None:
+        write(self, chunk._replace(action=np.roll(chunk.action, 1, -1)), first)
+
+    monkeypatch.setattr(Replay, "write", slipped)
+    assert astray(breakout, turns=100) > 100
