@@ -1,0 +1,144 @@
+"""How far values have come back along a demonstration, in a run or from the demonstration alone.
+
+    python -m benchmarks.values DEMOS [--run FOLDER] [--preset NAME] [--updates N]
+                                [--vary SETTING=VALUE ...] [--json FILE]
+
+With --run: what the best weights of a run make of the demonstration's best episode. Without: learn
+from the demonstrations alone, once with the preset's own settings and once more for each --vary.
+Printed are the share of steps at which the greedy action is the human's, and how far h(V) falls
+short of h of the discounted return, on average over the episode and at points along it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.measure import report, surroundings
+from lookfurther import Agent
+from lookfurther.config import Config, replace
+from lookfurther.demos import sets
+from lookfurther.demos.episodes import Episode
+from lookfurther.learner import Learner
+from lookfurther.mixture import Mixture
+from lookfurther.networks import builder
+from lookfurther.presets import preset
+from lookfurther.runtime import hardware
+from lookfurther.runtime.assembly import expert_replay
+from lookfurther.runtime.updates import Updates
+from lookfurther.transforms import transform
+from lookfurther.types import Spec
+
+TURN = 8  # updates in a row, as in a turn of the loop on a GPU
+POINTS = 10  # of the curve that is printed
+
+
+def best(episodes: Sequence[Episode]) -> Episode:
+    return max(episodes, key=lambda episode: float(episode.rewards.sum()))
+
+
+def returns(episode: Episode, gamma: float) -> np.ndarray:
+    """The discounted return [T] from every step of an episode."""
+    total, found = 0.0, np.zeros(len(episode.rewards))
+    for t in reversed(range(len(found))):
+        total = found[t] = float(episode.rewards[t]) + gamma * total
+    return found
+
+
+def observations(episode: Episode, spec: Spec) -> torch.Tensor:
+    """What the agent would have seen at every step [T, ...]."""
+    blank = np.zeros((spec.stack - 1, *episode.planes.shape[1:]), episode.planes.dtype)
+    film = torch.from_numpy(np.concatenate([blank, episode.planes]))
+    planes = [film[i : i + len(episode.actions)] for i in range(spec.stack)]
+    return torch.cat(planes, 1)
+
+
+@torch.no_grad()
+def along(network: nn.Module, episode: Episode, spec: Spec, config: Config) -> dict[str, Any]:
+    """What a network makes of an episode: agreement, and h(V) beside h of the return."""
+    device = next(network.parameters()).device
+    seen = observations(episode, spec).split(256)
+    q = torch.cat([network(x.to(device)).float().cpu() for x in seen])
+    h = transform(config.learner.transform, config.learner.transform_eps).h
+    goal = h(torch.from_numpy(returns(episode, config.learner.gamma))).float()
+    v = q.max(-1).values
+    same = q.argmax(-1) == torch.from_numpy(episode.actions.astype(np.int64))
+    places = range(0, len(v), -(-len(v) // POINTS))
+    return {
+        "agreement": float(same.float().mean()),
+        "short": float((goal - v).mean()),
+        "curve": [(t, float(v[t]), float(goal[t])) for t in places],
+    }
+
+
+def alone(config: Config, spec: Spec, episodes: Sequence[Episode], updates: int) -> dict[str, Any]:
+    """The same after updates on batches of demonstrations only."""
+    torch.manual_seed(config.run.seed)
+    device, precision, compiled = hardware.arithmetic(config)
+    learner = Learner(builder(config.network)(spec), config.learner, device, precision, compiled)
+    replay = expert_replay(config, spec, episodes, device, config.run.seed)
+    for batch in list(replay.sweep(config.batch)):
+        replay.update(batch.item, learner.priority(batch))
+    mixture = Mixture(replay, None, config.batch, 0)
+    if compiled:
+        mixture.compile()
+    work, start = Updates(mixture, learner), time.perf_counter()
+    while learner.updates < updates:
+        work.run(min(TURN, updates - learner.updates))
+    learner.check()
+    with learner.weights.autocast():
+        found = along(learner.weights.computing, best(episodes), spec, config)
+    return found | work.means() | {"seconds": time.perf_counter() - start}
+
+
+def line(name: str, found: dict[str, Any]) -> str:
+    curve = "  ".join(f"{t}: {v:.0f} of {goal:.0f}" for t, v, goal in found["curve"])
+    return f"{name}: {found['agreement']:.1%} agree, short by {found['short']:.1f}\n  {curve}"
+
+
+def varied(config: Config, words: str) -> Config:
+    """config with one setting as in learner.consistency=0.5."""
+    name, _, value = words.partition("=")
+    section, _, leaf = name.partition(".")
+    was = getattr(getattr(config, section), leaf)
+    return replace(config, **{f"{section}__{leaf}": type(was)(value)})
+
+
+def arguments() -> argparse.Namespace:
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument("demos")
+    options.add_argument("--run", type=Path, help="look at the best weights of this run folder")
+    options.add_argument("--preset", default="apex-dqfd-deeper")
+    options.add_argument("--updates", type=int, default=60_000)
+    options.add_argument("--vary", action="append", default=[], metavar="SETTING=VALUE")
+    options.add_argument("--json", type=Path)
+    return options.parse_args()
+
+
+def main() -> None:
+    asked = arguments()
+    held = sets.opened(asked.demos)
+    spec = held.description.spec
+    result: dict[str, Any] = {"surroundings": surroundings(["torch"]), "found": {}}
+    if asked.run:
+        agent = Agent.load(asked.run)
+        found = along(agent.network, best(held.episodes), spec, agent.config)
+        result["found"][f"{asked.run.name} at step {agent.step:,}"] = found
+    else:
+        config = preset(asked.preset, env=spec.env, demos=(asked.demos,))
+        for name in ("as it is", *asked.vary):
+            settings = varied(config, name) if "=" in name else config
+            result["found"][name] = alone(settings, spec, held.episodes, asked.updates)
+    text = "\n".join(line(name, found) for name, found in result["found"].items())
+    report(f"Values along {held.name}", result, text, asked.json)
+
+
+if __name__ == "__main__":
+    main()
