@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lookfurther.demos import shipped
+from lookfurther.demos import sets, shipped
 from lookfurther.demos.episodes import Audit, Episode
 from lookfurther.demos.search import (
     Progress,
@@ -427,6 +427,14 @@ def test_a_shipped_demonstration_replays_to_its_audit(name: str) -> None:
     assert told["emulator"]["rom_sha256"] == rom_digest(told["emulator"]["game"])
     assert hashlib.sha256(shipped.path(name).read_bytes()).hexdigest() == told["sha256"]
     assert shipped.path(name).stat().st_size < 8_000
+
+
+@pytest.mark.parametrize("name", shipped.names())
+def test_what_a_shipped_set_says_of_itself_is_what_its_replay_shows(name: str) -> None:
+    told, played = sets.describe(f"shipped/{name}"), sets.opened(f"shipped/{name}").description
+    (one,), (other,) = told.episodes, played.episodes
+    assert one == other._replace(reel=None, seed=None)
+    assert told._replace(episodes=()) == played._replace(episodes=())
 
 
 def test_sparse_games_are_shipped_and_others_are_named() -> None:

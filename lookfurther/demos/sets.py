@@ -99,9 +99,13 @@ def place(name: str) -> Path:
 
 
 def describe(word: str) -> Description:
-    """What a set says of itself, without reading its arrays; a shipped one is replayed."""
+    """What a set says of itself, without reading its arrays."""
     name = find(word)
-    return _shipped(name).description if name.startswith(SHIPPED) else store.describe(name)
+    if not name.startswith(SHIPPED):
+        return store.describe(name)
+    from lookfurther.demos import shipped
+
+    return shipped.describe(name.removeprefix(SHIPPED))
 
 
 def opened(word: str) -> Held:
@@ -130,9 +134,7 @@ def _shipped(name: str, environment: Environment | None = None) -> Held:
 
     episodes, spec, how = shipped.read(name.removeprefix(SHIPPED), environment)
     facts = tuple(shown(episode, {}) for episode in episodes)
-    return Held(
-        name, Description(spec, "lookfurther demos search", origin(spec, how), facts), episodes
-    )
+    return Held(name, Description(spec, shipped.AUTHOR, origin(spec, how), facts), episodes)
 
 
 def trusted(description: Description, modules: Sequence[str] = ()) -> Environment:

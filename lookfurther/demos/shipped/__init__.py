@@ -10,12 +10,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from lookfurther import envs
 from lookfurther.config import Environment
 from lookfurther.demos import importers
-from lookfurther.demos.episodes import Episode
+from lookfurther.demos.episodes import Audit, Episode
+from lookfurther.demos.facts import Description, Shown, origin
 from lookfurther.demos.importers import Imported
 from lookfurther.errors import DemonstrationError
 
+AUTHOR = "lookfurther demos search"
 FOLDER = Path(__file__).parent
 
 
@@ -34,6 +37,22 @@ def path(name: str) -> Path:
 def audit(name: str) -> dict[str, Any]:
     """How a demonstration was found and verified."""
     return json.loads(path(name).with_suffix(".json").read_text())
+
+
+def describe(name: str) -> Description:
+    """What its audit says of a demonstration; nothing is replayed."""
+    told = audit(name)
+    episode = Shown(
+        steps=told["steps"],
+        score=told["score"],
+        terminal=told["terminal"],
+        seed=None,
+        reel=None,
+        audit=Audit(**told["audit"]),
+        digests={},
+    )
+    spec = envs.describe(told["env"], Environment())
+    return Description(spec, AUTHOR, origin(spec, Environment()), (episode,))
 
 
 def read(name: str, environment: Environment | None = None) -> Imported:
