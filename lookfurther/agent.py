@@ -10,7 +10,7 @@ from torch import nn
 
 from lookfurther.config import Config, from_dict
 from lookfurther.errors import CheckpointError
-from lookfurther.networks import Builder, builder
+from lookfurther.networks import Builder, builder, fill
 from lookfurther.play import choose
 from lookfurther.runtime import checkpoint
 from lookfurther.types import Spec
@@ -40,10 +40,9 @@ class Agent:
         spec = Spec.from_dict(saved.facts["spec"])
         module = (network or builder(config.network))(spec)
         try:
-            module.load_state_dict(saved.files["weights"])
-        except RuntimeError as error:
-            reason = str(error).splitlines()[0]
-            raise CheckpointError(f"{path} does not fit this network: {reason}") from None
+            fill(module, saved.files["weights"])
+        except CheckpointError as error:
+            raise CheckpointError(f"{path}: {error}") from None
         return cls(module.to(device), spec, config, saved.facts["step"])
 
     @torch.no_grad()

@@ -16,7 +16,6 @@ from lookfurther.errors import TrainingDiverged
 from lookfurther.losses import clip_by_global_norm
 from lookfurther.networks import prepare, values
 from lookfurther.objective import Fetched, Objective
-from lookfurther.priorities import PRIORITIES
 from lookfurther.types import Batch
 from lookfurther.weights import Weights
 
@@ -53,7 +52,6 @@ class Learner:
         self.target_weights = Weights(self.target, precision)
         self.objective = Objective(settings)
         self.aside = Aside(device)
-        self.priority_of = PRIORITIES[settings.priority]
         self.parameters = list(self.online.parameters())
         self.adam = Adam(self.parameters, settings.learning_rate, settings.adam_eps)
         self.adam_step = self.adam.step
@@ -101,9 +99,9 @@ class Learner:
         """
         with self.weights.autocast():
             q_both, judged = self.objective.forward(self.weights.computing, fetched)
+            priority = judged.priority
             with self.aside.branch():
-                priority = self.priority_of(judged.td_error)
-                terms = self.objective.report(judged, fetched.batch, priority)
+                terms = self.objective.report(q_both.detach(), judged, fetched.batch.w)
                 if not self.settings.priority_after_step:
                     tell(priority, terms)
             gradients = torch.autograd.grad(q_both, self.weights.parameters, judged.slope)
@@ -150,7 +148,7 @@ class Learner:
 
     def _priority(self, fetched: Fetched) -> Tensor:
         with self.weights.autocast():
-            return self.priority_of(self.objective.td_error(self.weights.computing, fetched))
+            return self.objective.priority(self.weights.computing, fetched)
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         """Everything, for a checkpoint: weights, target weights, Adam's moments."""

@@ -7,14 +7,14 @@ function of the `Spec`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from lookfurther import config
-from lookfurther.errors import ConfigError
+from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.types import Spec
 
 Builder = Callable[[Spec], nn.Module]
@@ -27,7 +27,7 @@ class Dueling(nn.Module):
         super().__init__()
         self.scale = 1 / spec.high
         first = torso[0]
-        self.inlet = Fold(first.stride[0]) if isinstance(first, FoldedConv) else nn.Identity()
+        self.inlet = Fold(first.s) if isinstance(first, FoldedConv) else nn.Identity()
         self.torso = torso
         with torch.no_grad():
             features = torso(torch.zeros(1, *spec.observation)).shape[1]
@@ -133,19 +133,23 @@ class FoldedConv(nn.Conv2d):
     """A convolution whose kernel k is a multiple of its stride s.
 
     It equals a k/s convolution of stride 1 on the image whose s x s cells are folded into
-    channels. On tensor cores that is up to nine times as fast; elsewhere it is a plain one.
+    channels, and keeps its weight as that one's. On tensor cores that is up to nine times as fast;
+    elsewhere it is a plain one.
     """
 
-    def forward(self, input: Tensor) -> Tensor:
-        return self.of_folded(input) if input.is_cuda else super().forward(input)
+    def __init__(self, channels: int, out: int, k: int, s: int) -> None:
+        super().__init__(channels * s * s, out, k // s)
+        self.s = s
 
-    def of_folded(self, x: Tensor) -> Tensor:
-        """The same values from the folded image."""
-        s, k = self.stride[0], self.kernel_size[0]
-        weight = self.weight.unflatten(2, (k // s, s)).unflatten(4, (k // s, s))
-        weight = weight.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)  # [out, (c, dy, dx), k/s, k/s]
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) if input.is_cuda else self.plain(input)
+
+    def plain(self, x: Tensor) -> Tensor:
+        """The same values from the image as it is."""
+        weight = self.weight.unflatten(1, (-1, self.s, self.s))  # [out, c, dy, dx, k/s, k/s]
+        weight = weight.permute(0, 1, 4, 2, 5, 3).flatten(4, 5).flatten(2, 3)
         weight = weight.contiguous(memory_format=torch.channels_last)
-        return nn.functional.conv2d(x, weight, self.bias)
+        return nn.functional.conv2d(x, weight, self.bias, self.s)
 
 
 class Rows(nn.Module):
@@ -213,6 +217,15 @@ def builder(settings: config.Network) -> Builder:
         return Dueling(spec, torso(spec, channels), settings.hidden or hidden)
 
     return build
+
+
+def fill(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Give a network the weights of a checkpoint."""
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[1].strip(" \t.")  # the line before names the class
+        raise CheckpointError(f"the weights do not fit this network: {reason}") from None
 
 
 def parameters(network: nn.Module) -> int:

@@ -17,6 +17,7 @@ from lookfurther.losses import (
     td_target,
 )
 from lookfurther.networks import prepare, values
+from lookfurther.priorities import PRIORITIES
 from lookfurther.transforms import transform
 from lookfurther.types import Batch
 
@@ -36,11 +37,12 @@ class Fetched(NamedTuple):
 class Judged(NamedTuple):
     """What the loss says of a batch's values, before the network's gradients."""
 
-    q_both: Tensor  # [2B, A]: f_theta of x, then of x'
-    q_target: Tensor  # [B, A]: f_theta^(k-1) of x'
-    slope: Tensor  # [2B, A]: dL/df
+    slope: Tensor  # [2B, A]: dL/df of x, then of x'
     loss: Tensor  # scalar
-    td_error: Tensor  # [B]: f_theta(x, a) - target, before the step
+    td: Tensor  # [B]: L_TD of each item, without its weight
+    tc: Tensor  # [B]
+    im: Tensor  # [B]
+    priority: Tensor  # [B], before the step
 
 
 class Objective:
@@ -49,6 +51,7 @@ class Objective:
     def __init__(self, settings: Learner) -> None:
         self.settings = settings
         self.transform = transform(settings.transform, settings.transform_eps)
+        self.priority_of = PRIORITIES[settings.priority]
         self.take, self.online_values, self.target_values = take, values, values
 
     def compile(self) -> None:
@@ -68,31 +71,33 @@ class Objective:
     def forward(self, online: nn.Module, fetched: Fetched) -> tuple[Tensor, Judged]:
         """f_theta of x and x' [2B, A], and what the loss says of it."""
         q_both = self.online_values(online, fetched.inputs)
-        q, q_target = q_both.detach(), fetched.q_target
-        return q_both, Judged(q, q_target, *self.judge(q, q_target, fetched.batch))
+        return q_both, self.judge(q_both.detach(), fetched.q_target, fetched.batch)
 
-    def judge(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> tuple[Tensor, ...]:
-        """The slope of the loss at the values [2B, A], the loss, and the TD errors [B]."""
+    def judge(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> Judged:
+        """What the loss says of values f_theta [2B, A] of x, then x'."""
         q_both = q_both.detach().requires_grad_()
-        loss, td_error = self.loss(q_both, q_target, batch)
+        loss, parts = self.loss(q_both, q_target, batch)
         (slope,) = torch.autograd.grad(loss, q_both)
-        return slope, loss.detach(), td_error.detach()
+        return Judged(slope, loss.detach(), *parts)
 
-    def judge_in_one(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> tuple[Tensor, ...]:
+    def judge_in_one(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> Judged:
         """The same in a form that a compiler takes whole."""
 
-        def twice(q_both: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            loss, td_error = self.loss(q_both, q_target, batch)
-            return loss, (loss.detach(), td_error.detach())
+        def twice(q_both: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+            loss, parts = self.loss(q_both, q_target, batch)
+            return loss, (loss.detach(), *parts)
 
-        slope, (loss, td_error) = torch.func.grad(twice, has_aux=True)(q_both)
-        return slope, loss, td_error
+        slope, rest = torch.func.grad(twice, has_aux=True)(q_both)
+        return Judged(slope, *rest)
 
-    def loss(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """L, and the TD errors [B]."""
+    def loss(
+        self, q_both: Tensor, q_target: Tensor, batch: Batch
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """L, and as constants L_TD, L_TC, L_IM and the priority of each item [B]."""
         td, tc, im, td_error = self.losses(q_both, q_target, batch)
         s = self.settings
-        return (batch.w * (td + s.consistency * tc + s.imitation * im)).mean(), td_error
+        loss = (batch.w * (td + s.consistency * tc + s.imitation * im)).mean()
+        return loss, tuple(x.detach() for x in (td, tc, im, self.priority_of(td_error)))
 
     def losses(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> tuple[Tensor, ...]:
         """L_TD, L_TC, L_IM and the TD error of each item [B]."""
@@ -107,28 +112,27 @@ class Objective:
         return td, tc, im, chosen(q, a) - goal
 
     @torch.no_grad()
-    def report(self, judged: Judged, batch: Batch, priority: Tensor) -> dict[str, Tensor]:
+    def report(self, q_both: Tensor, judged: Judged, w: Tensor) -> dict[str, Tensor]:
         """What there is to know of an update, as scalars on the device."""
-        td, tc, im, _ = self.losses(judged.q_both, judged.q_target, batch)
         n = self.settings.agent_items
         terms = {
             "loss": judged.loss,
-            "loss_td": (batch.w * td).mean(),
-            "loss_tc": (batch.w * tc).mean(),
-            "loss_im": (batch.w * im).mean(),
-            "q_mean": judged.q_both.chunk(2)[0].mean(),
+            "loss_td": (w * judged.td).mean(),
+            "loss_tc": (w * judged.tc).mean(),
+            "loss_im": (w * judged.im).mean(),
+            "q_mean": q_both.chunk(2)[0].mean(),
             "expert_share_of_gradient": expert_share(judged.slope, n),
-            "priority_agent": priority[:n].mean(),
+            "priority_agent": judged.priority[:n].mean(),
         }
         if self.settings.expert_items:
-            terms["priority_expert"] = priority[n:].mean()
+            terms["priority_expert"] = judged.priority[n:].mean()
         return terms
 
     @torch.no_grad()
-    def td_error(self, online: nn.Module, fetched: Fetched) -> Tensor:
-        """f_theta(x, a) - target [B], without gradients."""
+    def priority(self, online: nn.Module, fetched: Fetched) -> Tensor:
+        """Priorities [B] at the weights of `online`."""
         q_both = values(online, fetched.inputs)
-        return self.losses(q_both, fetched.q_target, fetched.batch)[-1]
+        return self.priority_of(self.losses(q_both, fetched.q_target, fetched.batch)[-1])
 
 
 def take(network: nn.Module, x: Tensor, inputs: Tensor) -> None:

@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from lookfurther.networks import Head
+from lookfurther.networks import Head, fill
 
 
 class Weights:
@@ -55,7 +55,7 @@ class Weights:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take the weights of a checkpoint."""
-        self.network.load_state_dict(state)
+        fill(self.network, state)
         self.refresh()
 
 

@@ -117,9 +117,10 @@ def test_an_agent_does_not_read_the_replays(run: Path, tmp_path: Path) -> None:
 
 
 def test_another_network_does_not_fit(run: Path) -> None:
-    with pytest.raises(CheckpointError, match="does not fit this network") as caught:
+    with pytest.raises(CheckpointError, match="do not fit this network") as caught:
         Agent.load(run, network=lambda spec: nn.Linear(4, spec.actions))
     assert "\n" not in str(caught.value)
+    assert 'Missing key(s) in state_dict: "weight", "bias"' in str(caught.value)
 
 
 # Acting

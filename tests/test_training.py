@@ -551,8 +551,10 @@ def test_a_users_environment_and_network(tmp_path: Path) -> None:
     agent = Agent.load(summary.folder, network=network)
     assert agent.act(np.eye(5, dtype=np.float32)[1:4]).tolist() == [1, 1, 1]
     assert agent.spec == Spec("Walk", (5,), 1, "float32", 2, 1.0)
-    with pytest.raises(CheckpointError, match="does not fit this network"):
+    with pytest.raises(CheckpointError, match="do not fit this network"):
         Agent.load(summary.folder)
+    with pytest.raises(CheckpointError, match="do not fit this network"):
+        train(replace(config, run__steps=1600), env=Walk, resume=True)
 
 
 # Memory
