@@ -161,7 +161,9 @@ def normalised_table(groups: Sequence[Group]) -> Table | None:
         if envs:
             strata = {column.label: normalised(column, envs, starts) for column in ours}
             strata |= _paper_strata([game_of(env) or "" for env in envs], starts)
-            blocks.append(_block(f"{name}, {len(envs)} games", strata, KINDS))
+            blocks.append(
+                _block(f"{name}, {len(envs)} game{'s' * (len(envs) != 1)}", strata, KINDS)
+            )
             used.append(f"{name}: {', '.join(map(title, envs))}")
     if not blocks:
         return None

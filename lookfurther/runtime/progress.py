@@ -38,6 +38,10 @@ def _share(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
 def _memory(value: float) -> str:
     return f"{_speed(value)} GiB"
 
@@ -53,21 +57,25 @@ BLOCKS: dict[str, tuple[tuple[str, str, Callable[[float], str]], ...]] = {
         ("steps/s", "steps_per_second", _speed),
         ("updates/s", "updates_per_second", _speed),
         ("samples/insert", "samples_per_insert", _speed),
+        ("envs awaited", "wait_environments", _share),
     ),
     "Return": (
         ("recent", "return_mean", _score),
         ("low ε", "return_low_epsilon", _score),
         ("best", "return_best", _score),
+        ("so far", "under_way_low_epsilon", _score),
     ),
     "Loss": (
         ("TD", "loss_td", _loss),
         ("TC", "loss_tc", _loss),
         ("IM", "loss_im", _loss),
+        ("|g|", "gradient_norm", _loss),
     ),
     "Data": (
         ("demos", "expert_share_of_gradient", _share),
         ("replay", "replay_fill", _share),
         ("memory", "memory_gib", _memory),
+        ("ended", "episodes", _count),
     ),
 }
 WRITE = {key: write for block in BLOCKS.values() for _, key, write in block}
@@ -147,11 +155,12 @@ class Progress:
             f"{show['updates_per_second']} updates/s",
             f"{show['samples_per_insert']} samples/insert",
             f"return {show['return_mean']} {scores}",
+            f"under way {show['under_way_low_epsilon']}",
             " ".join(f"{name} {value}" for name, value in losses if value != UNKNOWN),
             f"demos {show['expert_share_of_gradient']}",
             f"ETA {UNKNOWN if eta is None else _time(eta)}",
         ]
-        return " | ".join(part for part in parts if part and UNKNOWN not in part.split()[:2])
+        return " | ".join(part for part in parts if part and UNKNOWN not in part.split()[:3])
 
     def panel(self) -> RenderableType:
         """The newest row as a panel: a bar, the times and four blocks of figures."""
@@ -207,7 +216,7 @@ class Progress:
         from rich.text import Text
 
         grid = Table.grid(expand=True)
-        rows: list[list[RenderableType]] = [[] for _ in range(4)]
+        rows: list[list[RenderableType]] = [[] for _ in range(5)]
         for heading in headings:
             if rows[0]:
                 grid.add_column(ratio=1)  # the space between two blocks
