@@ -223,7 +223,7 @@ def test_a_killed_run_resumed_ends_as_if_it_had_never_died(
     assert_equal(newest(whole), newest(cut))
     names = tensors(newest(whole)).keys()
     parts = {"weights", "target", "adam", "agent_replay", "expert_replay", "actor", "envs"}
-    assert {name.partition(".")[0] for name in names} == parts | {"returns"}
+    assert {name.partition(".")[0] for name in names} == parts | {"returns", "random"}
     assert {"agent_replay.mass", "expert_replay.mass", "agent_replay.random"} <= names
     assert {"actor.0.generator", "expert_replay.random", "returns.recent"} <= names
     assert any(name.startswith("adam.square") for name in names)
@@ -264,6 +264,22 @@ def test_a_run_can_stop_and_go_on_at_every_moment_of_an_episode(tmp_path: Path, 
     train(replace(cut, run__steps=100 + 4 * phase), env=Counting)
     train(replace(cut, run__steps=140), env=Counting, resume=True)
     assert_equal(newest(tmp_path / "whole"), newest(tmp_path / "cut"))
+
+
+def noisy(spec: Spec) -> nn.Module:
+    """A network that draws from torch's own random stream while it learns and acts."""
+    return nn.Sequential(nn.Dropout(0.5), nn.Linear(spec.observation[0], spec.actions))
+
+
+def test_a_network_with_noise_goes_on_with_its_noise(tmp_path: Path) -> None:
+    whole, cut, seen = (tiny(tmp_path / name, env="walk") for name in ("whole", "cut", "seen"))
+    train(replace(whole, run__steps=140), env=Walk, network=noisy)
+    train(replace(cut, run__steps=100), env=Walk, network=noisy)
+    train(replace(cut, run__steps=140), env=Walk, network=noisy, resume=True)
+    assert_equal(newest(tmp_path / "whole"), newest(tmp_path / "cut"))
+    watched = replace(seen, run__steps=140, run__evaluate_period=60, run__evaluate_episodes=1)
+    train(watched, env=Walk, network=noisy)
+    assert_equal(newest(tmp_path / "whole"), newest(tmp_path / "seen"))
 
 
 # F14

@@ -37,9 +37,11 @@ class Best:
 
     def evaluate(self, network: nn.Module, step: int, facts: dict) -> float:
         """The mean score of the network; if it is the best so far, its weights are kept."""
-        episodes = self.config.run.evaluate_episodes
+        episodes, learning = self.config.run.evaluate_episodes, network.training
+        network.eval()
         with closing(self.make(min(LANES, episodes))) as envs:
             played = play(greedy(network, EPSILON, self.config.run.seed), envs, episodes)
+        network.train(learning)
         score = float(np.mean([episode.score for episode in played]))
         if score >= self.score:
             self.score = score

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -105,3 +106,18 @@ def replay_device(config: Config, agent: int, expert: int) -> torch.device:
 def gib(size: int) -> str:
     """Bytes as people read them."""
     return f"{size / 2**30:.2f} GiB" if size >= 2**27 else f"{size / 2**20:.1f} MiB"
+
+
+def random_state() -> dict[str, torch.Tensor]:
+    """Torch's own random streams, which networks with noise draw from."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return {"cpu": torch.get_rng_state(), **{str(i): state for i, state in enumerate(cuda)}}
+
+
+def load_random_state(state: Mapping[str, torch.Tensor]) -> None:
+    """The inverse of `random_state`, for the devices that are here."""
+    if "cpu" in state:
+        torch.set_rng_state(state["cpu"])
+    for i in range(torch.cuda.device_count()):
+        if str(i) in state:
+            torch.cuda.set_rng_state(state[str(i)], i)

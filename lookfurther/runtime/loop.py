@@ -14,7 +14,7 @@ from lookfurther.config import Config
 from lookfurther.errors import CheckpointError, EnvironmentFault, TrainingDiverged
 from lookfurther.learner import Learner
 from lookfurther.mixture import Mixture
-from lookfurther.runtime import checkpoint
+from lookfurther.runtime import checkpoint, hardware
 from lookfurther.runtime.best import Best
 from lookfurther.runtime.captured import Backlog, Captured
 from lookfurther.runtime.folder import RunFolder
@@ -211,6 +211,7 @@ class Loop:
         files = {
             **self.learner.state(),
             "agent_replay": self.mixture.agent.state(),
+            "random": hardware.random_state(),
             **self.source.state(in_flight),
         }
         if self.mixture.expert is not None:
@@ -246,6 +247,7 @@ class Loop:
         if self.mixture.expert is not None:
             self.mixture.expert.load_state(files["expert_replay"])
         anew = self.source.load_state(files)
+        hardware.load_random_state(files["random"])
         try:
             self.best.resume()
         except CheckpointError as error:
