@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lookfurther.config import Environment
 from lookfurther.demos.collect import Policy, collect
 from lookfurther.demos.episodes import Tape, check
-from lookfurther.demos.store import append, describe, load, merge, names, save
+from lookfurther.demos.store import append, describe, load, names, save
 from lookfurther.demos.tapes import PAD, GameOver, blocks, cut, majority, unroll
 from lookfurther.demos.verify import verify
 from lookfurther.envs import make_envs
@@ -181,15 +181,14 @@ def test_another_way_of_playing_is_refused_naming_both(tmp_path, settings, words
         load("mine-v0", SPEC, tmp_path, Environment(**settings))
 
 
-def test_sets_grow_and_merge_and_are_found(tmp_path: Path) -> None:
+def test_sets_grow_and_are_found(tmp_path: Path) -> None:
     episodes = [unroll(Tape(held(3 + i, seed=i)), PONG) for i in range(4)]
     append("aa/one-v0", episodes[:1], SPEC, "me", tmp_path)
     append("aa/one-v0", episodes[1:3], SPEC, "me", tmp_path)
     save("two-v0", episodes[3:], SPEC, "me", tmp_path)
-    merge("all-v0", ["aa/one-v0", "two-v0"], "me", tmp_path)
     (tmp_path / "broken-v0" / "data").mkdir(parents=True)
-    assert names(tmp_path) == ["aa/one-v0", "all-v0", "two-v0"]
-    for found, kept in zip(load("all-v0", SPEC, tmp_path), episodes, strict=True):
+    assert names(tmp_path) == ["aa/one-v0", "two-v0"]
+    for found, kept in zip(load("aa/one-v0", SPEC, tmp_path), episodes[:3], strict=True):
         assert found.planes.tobytes() == kept.planes.tobytes()
         assert found.actions.tolist() == kept.actions.tolist()
     assert [s.steps for s in describe("aa/one-v0", tmp_path).episodes] == [3, 4, 5]
@@ -199,8 +198,6 @@ def test_only_what_was_made_in_the_same_way_is_joined(tmp_path: Path) -> None:
     episode = unroll(Tape(held(3, 2)), PONG, 2)
     save("two-v0", [episode], SPEC, "me", tmp_path, Environment(repeat=2))
     save("four-v0", [unroll(Tape(held(3)), PONG)], SPEC, "me", tmp_path)
-    with pytest.raises(DemonstrationError, match=r"^four-v0 has repeat 4, the others 2$"):
-        merge("both-v0", ["two-v0", "four-v0"], "me", tmp_path)
     with pytest.raises(DemonstrationError, match=r"^four-v0 has repeat 4, the others 2$"):
         append("four-v0", [episode], SPEC, "me", tmp_path, Environment(repeat=2))
     assert len(load("four-v0", SPEC, tmp_path)) == 1

@@ -94,19 +94,6 @@ def append(
     return folder.parent
 
 
-def merge(name: str, sources: Sequence[str], author: str, root: Path | None = None) -> Path:
-    """A new set of all the episodes of others, which must have been made in the same way."""
-    descriptions = [describe(source, root) for source in sources]
-    if not sources:
-        raise DemonstrationError(f"{name}: name the sets to merge")
-    first = descriptions[0]
-    for source, description in zip(sources, descriptions, strict=True):
-        same(source, description, first)
-    environment = environment_of(first)
-    episodes = [e for s in sources for e in load(s, first.spec, root, environment)]
-    return save(name, episodes, first.spec, author, root, environment)
-
-
 def load(
     name: str, spec: Spec, root: Path | None = None, environment: Environment | None = None
 ) -> list[Episode]:
