@@ -80,13 +80,6 @@ class Learner:
             q_target = values(self.target_weights.computing, inputs[len(batch.a) :])
         return Fetched(batch, inputs, q_target)
 
-    def place(self, batch: Batch, actions: int) -> Fetched:
-        """Memory for a batch and what goes with it."""
-        with self.weights.autocast():
-            inputs = prepare(self.online, batch.both.flatten(0, 1))
-        q_target = torch.zeros(len(batch.a), actions, device=inputs.device)
-        return Fetched(batch, inputs, q_target)
-
     def prepare(self, fetched: Fetched) -> None:
         """Fill in what goes with a batch; it holds until theta^(k-1) changes."""
         with self.weights.autocast():

@@ -26,7 +26,7 @@ class Updates:
         self.mixture, self.learner = mixture, learner
         self.device = learner.weights.device
         blanks = [Batch(*(t.to(self.device) for t in mixture.blank())) for _ in (0, 1)]
-        self.fetched = [learner.place(b, mixture.agent.spec.actions) for b in blanks]
+        self.fetched = [learner.fetched(blank) for blank in blanks]  # memory, to be filled
         self.priority = torch.zeros(0)
         self.names: list[str] = []
         self.sums = torch.zeros(0)
