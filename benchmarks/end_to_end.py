@@ -44,21 +44,11 @@ FILL = 10.0  # seconds our replay may take to fill before learning begins
 class Ours:
     """lookfurther.train, as a user calls it."""
 
-    def __init__(self, lanes: int) -> None:
+    def __init__(self, name: str, fill: float, **settings: Any) -> None:
         from lookfurther import preset
 
-        name = "apex-dqfd" if version("minari") else "no-demos"
-        self.config = preset(
-            name,
-            env=GAME,
-            actor__lanes=lanes,
-            replay__capacity=50_000,
-            replay__start=1_000,
-            learner__samples_per_insert=SAMPLES_PER_STEP,
-            run__device="cpu",
-            run__log_period=8 * lanes,
-            run__checkpoint_period=0,
-        )
+        self.fill = fill  # seconds until learning has begun, at most
+        self.config = preset(name, run__checkpoint_period=0, **settings)
 
     def round(self, warm: float, seconds: float) -> dict[str, float]:
         from lookfurther import replace, train
@@ -66,9 +56,9 @@ class Ours:
 
         with tempfile.TemporaryDirectory() as folder, redirect_stdout(Path(os.devnull).open("w")):
             if self.config.learner.expert_items:
-                demos = random_play(self.config.environment, Path(folder))
+                demos = random_play(self.config, Path(folder))
                 self.config = replace(self.config, demos=(str(demos),))
-            minutes = (FILL + warm + seconds) / 60
+            minutes = (self.fill + warm + seconds) / 60
             train(replace(self.config, run__folder=f"{folder}/run", run__minutes=minutes))
             rows = [row for row in read(Path(folder, "run", "metrics.jsonl")) if row["updates"]]
         begun = rows[0]["minutes"] + warm / 60 if rows else 0
@@ -86,13 +76,27 @@ class Ours:
         }
 
 
-def random_play(environment: Any, root: Path) -> Path:
+def on_two_cores(lanes: int) -> Ours:
+    return Ours(
+        "apex-dqfd" if version("minari") else "no-demos",
+        FILL,
+        env=GAME,
+        actor__lanes=lanes,
+        replay__capacity=50_000,
+        replay__start=1_000,
+        learner__samples_per_insert=SAMPLES_PER_STEP,
+        run__device="cpu",
+        run__log_period=8 * lanes,
+    )
+
+
+def random_play(config: Any, root: Path) -> Path:
     """A set of two short random episodes, where `demos` finds it."""
     from lookfurther.demos.episodes import Episode
     from lookfurther.demos.store import save
     from lookfurther.envs import make_envs
 
-    envs = make_envs(GAME, environment, lanes=1, seed=1, threads=1)
+    envs = make_envs(config.env, config.environment, lanes=1, seed=1, threads=1)
     random, episodes = np.random.default_rng(0), []
     for _ in range(2):
         actions = random.integers(0, envs.spec.actions, 200)
@@ -105,7 +109,7 @@ def random_play(environment: Any, root: Path) -> Path:
         ended = bool(steps[-1].terminal[0])
         episodes.append(Episode(planes, actions[: len(rewards)], rewards, ended))
     envs.close()
-    return save("breakout/random-v0", episodes, envs.spec, "random play", root)
+    return save("random-v0", episodes, envs.spec, "random play", root)
 
 
 def theirs(source: str, count: int, threads: int, cores: int) -> Any:
@@ -140,7 +144,7 @@ def choose(options: argparse.Namespace) -> tuple[dict[str, tuple], list[dict]]:
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """The figures of both, turn about."""
-    ways: dict[str, tuple] = {"lookfurther": (Ours, options.lanes)}
+    ways: dict[str, tuple] = {"lookfurther": (on_two_cores, options.lanes)}
     figures: dict[str, dict[str, Any]] = {"lookfurther": {}}
     found_ways, trials = choose(options)
     if not found_ways:

@@ -1,4 +1,4 @@
-"""stable-baselines3's DQN on Breakout, the peer of benchmarks.end_to_end."""
+"""stable-baselines3's DQN, the peer of benchmarks.end_to_end and benchmarks.one_gpu."""
 
 from __future__ import annotations
 
@@ -8,22 +8,32 @@ from typing import Any
 import numpy as np
 import torch
 from ale_py.vector_env import AtariVectorEnv
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv
+from torch import Tensor
 
+from lookfurther.config import Network
+from lookfurther.cores import cores
+from lookfurther.networks import builder
+from lookfurther.types import Spec
+
+ACTIONS = 18
 BUFFER = 20_000  # transitions of 56 kB: its default of a million would take 56 GB
 
 
 class Games(VecEnv):
     """ale-py's vector environment as stable-baselines3 expects it, adapted as its AtariWrapper."""
 
-    def __init__(self, count: int, threads: int) -> None:
+    def __init__(self, game: str, count: int, threads: int, full_actions: bool = False) -> None:
         self.games = AtariVectorEnv(
-            "breakout",
+            game,
             count,
             num_threads=threads,
+            full_action_space=full_actions,
             episodic_life=True,
             reward_clipping=True,
             autoreset_mode=AutoresetMode.SAME_STEP,
@@ -96,20 +106,10 @@ class Stopwatch(BaseCallback):
         return len(self.marks) < 2 or now - self.marks[0][0] < self.seconds
 
 
-class StableBaselines:
-    """DQN with its default settings: 32 samples learned every 4 steps of each environment."""
+class Timed:
+    """A DQN that is trained against the clock."""
 
-    def __init__(self, source: str, count: int, threads: int, cores: int) -> None:
-        torch.set_num_threads(threads)
-        self.model = DQN(
-            "CnnPolicy",
-            Games(count, cores) if source == "ale-py" else wrapped(count),
-            buffer_size=BUFFER,
-            gradient_steps=count,  # of 32 samples each, for the 4 x count steps of a rollout
-            exploration_initial_eps=0.05,  # as after the first tenth of a training
-            device="cpu",
-            seed=0,
-        )
+    model: DQN
 
     def round(self, warm: float, seconds: float) -> dict[str, float]:
         watch = Stopwatch(warm, seconds)
@@ -121,3 +121,55 @@ class StableBaselines:
             "samples_per_step": self.model.batch_size * (u1 - u0) / (s1 - s0),
             "measured_seconds": t1 - t0,
         }
+
+
+class StableBaselines(Timed):
+    """DQN with its default settings: 32 samples learned every 4 steps of each environment."""
+
+    def __init__(self, source: str, count: int, threads: int, used: int) -> None:
+        torch.set_num_threads(threads)
+        self.model = DQN(
+            "CnnPolicy",
+            Games("breakout", count, used) if source == "ale-py" else wrapped(count),
+            buffer_size=BUFFER,
+            gradient_steps=count,  # of 32 samples each, for the 4 x count steps of a rollout
+            exploration_initial_eps=0.05,  # as after the first tenth of a training
+            device="cpu",
+            seed=0,
+        )
+
+
+class Whole(BaseFeaturesExtractor):
+    """A network of ours as what stable-baselines3 puts one last layer on."""
+
+    def __init__(self, space: Box, name: str, game: str) -> None:
+        spec = Spec(game, (1, *space.shape[1:]), space.shape[0], "uint8", ACTIONS, 255.0)
+        super().__init__(space, ACTIONS)
+        self.network = builder(Network(name=name))(spec)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        return self.network(observations)
+
+
+class OnGpu(Timed):
+    """DQN with our network, our batch and our ratio of samples to steps, on a GPU."""
+
+    def __init__(self, network: str, lanes: int, batch: int, samples_per_step: float) -> None:
+        game = "montezuma_revenge"
+        self.model = DQN(
+            "CnnPolicy",
+            Games(game, lanes, cores(), full_actions=True),
+            buffer_size=BUFFER,
+            batch_size=batch,
+            train_freq=1,
+            gradient_steps=round(lanes * samples_per_step / batch),
+            exploration_initial_eps=0.05,
+            policy_kwargs={
+                "features_extractor_class": Whole,
+                "features_extractor_kwargs": {"name": network, "game": game},
+                "net_arch": [],
+                "normalize_images": False,  # the network does that
+            },
+            device="cuda",
+            seed=0,
+        )

@@ -1,0 +1,79 @@
+"""Whole training on one GPU beside stable-baselines3's DQN: the same game, network and batch.
+
+    python -m benchmarks.one_gpu [--preset NAME] [--seconds S] [--rounds N] [--json FILE]
+
+Montezuma's Revenge in 128 lanes on all cores, batches of 256, as many samples learned per step for
+both. Ours is Ape-X DQfD with demonstrations of random play, two forward and backward passes where
+DQN has one, 1- and 10-step items, prioritized replay of 2 million steps. Theirs is DQN with our
+network under one more linear layer, one-step targets and a uniform replay of 20,000 steps.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.end_to_end import Ours, ratio
+from benchmarks.measure import Contestant, medians, parser, report, surroundings, table
+
+LANES, BATCH, FILL = 128, 256, 110.0  # the last: seconds until our learning has begun, at most
+SAMPLES_PER_STEP = 20.0
+
+
+def ours(name: str) -> Ours:
+    return Ours(
+        name,
+        FILL,
+        env="ALE/MontezumaRevenge-v5",
+        learner__samples_per_insert=SAMPLES_PER_STEP,
+        run__log_period=10_000,
+        run__device="cuda",
+    )
+
+
+def theirs(network: str) -> Any:
+    from benchmarks.stable_baselines import OnGpu
+
+    return OnGpu(network, LANES, BATCH, SAMPLES_PER_STEP)
+
+
+def main() -> None:
+    options = parser(__doc__, seconds=20.0)
+    options.add_argument("--warm", type=float, default=5.0, help="seconds of learning not counted")
+    options.add_argument("--preset", default="apex-dqfd-deeper")
+    asked = options.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("there is no GPU here: benchmarks.end_to_end compares on a CPU")
+    where = surroundings(["torch", "numpy", "gymnasium", "ale-py", "stable-baselines3", "minari"])
+    network = "dueling-deeper" if "deeper" in asked.preset else "dueling"
+    builds = {
+        "lookfurther": partial(ours, asked.preset),
+        "stable-baselines3": partial(theirs, network),
+    }
+    rounds: dict[str, list[dict]] = {name: [] for name in builds}
+    for _ in range(asked.rounds):
+        for name, build in builds.items():
+            with closing(Contestant(build)) as one:
+                if one.absent:
+                    sys.exit(f"{name}: {one.absent}")
+                rounds[name].append(one.call("round", asked.warm, asked.seconds))
+    figures: dict[str, Any] = {name: medians(found) for name, found in rounds.items()}
+    keys = ["steps_per_second", "updates_per_second", "samples_per_step"]
+    rows = [[name, *(f[key] for key in keys)] for name, f in figures.items()]
+    result = {
+        "speed_ratio": ratio(figures, "stable-baselines3"),
+        "gpu": torch.cuda.get_device_name(0),
+        "contestants": figures,
+        "surroundings": where,
+    }
+    text = table(["", "steps/s", "updates/s", "samples/step"], rows)
+    text += f"\nours is faster by {result['speed_ratio']:.1f}"
+    report("Training on Montezuma's Revenge, one GPU", result, text, asked.json)
+
+
+if __name__ == "__main__":
+    main()
