@@ -214,7 +214,9 @@ def test_random_play_of_cartpole_lasts_22_steps(
     facts = json.loads(out.read_text())
     assert facts["episodes"] == 200
     assert facts["mean"]["value"] == pytest.approx(22.3, abs=4 * 11.8 / 200**0.5)
-    assert "CartPole-v1: 200 episodes, no-op starts, ε 1\n" in capsys.readouterr().out
+    said, counted = capsys.readouterr()
+    assert "CartPole-v1: 200 episodes, no-op starts, ε 1\n" in said
+    assert counted.splitlines() == [f"{n} of 200 episodes" for n in range(20, 201, 20)]
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:

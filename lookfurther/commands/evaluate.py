@@ -170,7 +170,7 @@ def _atari(env: str) -> bool:
 
 
 def _counter(episodes: int) -> Callable[[Played], None]:
-    """Counts episodes on a terminal as they end."""
+    """Counts episodes as they end: each on a terminal, every tenth part of them elsewhere."""
     ended = 0
 
     def tell(_: Played) -> None:
@@ -179,6 +179,8 @@ def _counter(episodes: int) -> Callable[[Played], None]:
         if sys.stderr.isatty():
             print(f"\r{ended} of {episodes} episodes", end="", file=sys.stderr, flush=True)
             print(end="\n" if ended == episodes else "", file=sys.stderr)
+        elif 10 * ended // episodes > 10 * (ended - 1) // episodes:
+            print(f"{ended} of {episodes} episodes", file=sys.stderr, flush=True)
 
     return tell
 
