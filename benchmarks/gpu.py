@@ -107,13 +107,8 @@ def _differences(replay: Replay, lanes: slice, envs: Envs) -> int:
     """Slots of lanes whose plane, action's reward or marks are not what `envs` give."""
     written = int(replay.cursor[lanes].min())
     assert written == int(replay.cursor[lanes].max()) < replay.length
-    film = {
-        name: getattr(replay, name)[: replay.lanes * replay.length]
-        .view(replay.lanes, replay.length, -1)[lanes, :written]
-        .cpu()
-        .numpy()
-        for name in ("planes", "actions", "rewards", "marks")
-    }
+    names, held = ("planes", "actions", "rewards", "marks"), replay.state()
+    film = {name: held[name][lanes, :written].cpu().numpy() for name in names}
     wrong, step = 0, envs.reset()
     for t in range(written):
         marks = step.first * FIRST + step.terminal * TERMINAL + step.truncated * TRUNCATED

@@ -26,7 +26,7 @@ from benchmarks.measure import report, surroundings
 from lookfurther import Agent
 from lookfurther.config import Config, replace
 from lookfurther.demos import sets
-from lookfurther.demos.episodes import Episode
+from lookfurther.demos.episodes import Episode, best
 from lookfurther.learner import Learner
 from lookfurther.losses import chosen
 from lookfurther.mixture import Mixture
@@ -40,10 +40,6 @@ from lookfurther.types import Spec
 
 TURN = 8  # updates in a row, as in a turn of the loop on a GPU
 POINTS = 10  # of the curve that is printed
-
-
-def best(episodes: Sequence[Episode]) -> Episode:
-    return max(episodes, key=lambda episode: float(episode.rewards.sum()))
 
 
 def returns(episode: Episode, gamma: float) -> np.ndarray:
@@ -99,7 +95,7 @@ def alone(config: Config, spec: Spec, episodes: Sequence[Episode], updates: int)
         work.run(min(TURN, updates - learner.updates))
     learner.check()
     with learner.weights.autocast():
-        found = along(learner.weights.computing, best(episodes), spec, config)
+        found = along(learner.weights.computing, episodes[best(episodes)], spec, config)
     return found | work.means() | {"seconds": time.perf_counter() - start}
 
 
@@ -135,7 +131,7 @@ def main() -> None:
     result: dict[str, Any] = {"surroundings": surroundings(["torch"]), "found": {}}
     if asked.run:
         agent = Agent.load(asked.run)
-        found = along(agent.network, best(held.episodes), spec, agent.config)
+        found = along(agent.network, held.episodes[best(held.episodes)], spec, agent.config)
         result["found"][f"{asked.run.name} at step {agent.step:,}"] = found
     else:
         config = preset(asked.preset, env=spec.env, demos=(asked.demos,))
