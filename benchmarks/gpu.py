@@ -14,6 +14,7 @@ import argparse
 import copy
 import json
 import math
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -173,6 +174,16 @@ def profile(config: Config) -> list[tuple[float, int, str]]:
     return sorted(rows, reverse=True)
 
 
+def checks() -> Iterator[tuple[str, float]]:
+    """Everything that --check holds against something else, as it is found."""
+    yield from check_convolutions().items()
+    for precision in ("float32", "bfloat16"):
+        yield from check_updates(precision).items()
+    config = preset("apex-dqn", env="ALE/Breakout-v5", environment__cap=300)
+    config = replace(config, replay__start=20_000, replay__capacity=200_000)
+    yield "slots astray of 128,000", astray(config, turns=2_000)
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--check", action="store_true")
@@ -181,20 +192,18 @@ def main() -> None:
     options.add_argument("--json")
     asked = options.parse_args()
     figures: dict[str, Any] = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
-    if asked.check:
-        figures |= check_convolutions() | check_updates("float32") | check_updates("bfloat16")
-        config = preset("apex-dqn", env="ALE/Breakout-v5", environment__cap=300)
-        figures["slots astray of 128,000"] = astray(
-            replace(config, replay__start=20_000, replay__capacity=200_000), turns=2_000
-        )
+    for name, value in checks() if asked.check else ():
+        print(f"{name}: {value:.3g}", flush=True)
+        figures[name] = value
     if asked.profile:
         config = replace(small(asked.preset), actor__lanes=128, replay__capacity=2_000_000)
         figures["floor"] = floor(config)
         figures["kernels"] = profile(config)
         for microseconds, calls, name in figures["kernels"][:45]:
             print(f"{microseconds:8.1f} us  {calls:3d}  {name[:110]}")
-        print(f"{sum(row[0] for row in figures['kernels']):8.1f} us in all")
-    print(json.dumps({k: v for k, v in figures.items() if k != "kernels"}, indent=2))
+        print(
+            f"{sum(row[0] for row in figures['kernels']):8.1f} us in all, floor {figures['floor']}"
+        )
     if asked.json:
         with open(asked.json, "w") as file:
             json.dump(figures, file, indent=2)
