@@ -52,19 +52,21 @@ class Acting:
     """lookfurther.actor.Actor in the source of Chunks that training uses."""
 
     def __init__(self, lanes: int, cores: int) -> None:
-        import torch
-
         from lookfurther import preset
         from lookfurther.actor import Actor
         from lookfurther.envs import make_envs
         from lookfurther.networks import builder
-        from lookfurther.runtime.local import LocalSource
+        from lookfurther.runtime import hardware
+        from lookfurther.runtime.local import Group, LocalSource
+        from lookfurther.weights import Weights
 
-        config = preset("apex-dqfd", env=GAME, actor__lanes=lanes)
+        config = preset("apex-dqfd", env=GAME, actor__lanes=lanes, run__device="cpu")
         envs = make_envs(GAME, config.environment, lanes, seed=0, threads=cores)
-        network = builder(config.network)(envs.spec)
+        _, precision, _ = hardware.arithmetic(config)
+        weights = Weights(builder(config.network)(envs.spec), precision)
         self.lanes = lanes
-        self.source = LocalSource(envs, Actor(network, envs.spec, config, torch.device("cpu")))
+        group = Group(envs, Actor(weights, envs.spec, config, range(lanes)))
+        self.source = LocalSource([group], weights)
 
     def turn(self) -> None:
         self.source.start()

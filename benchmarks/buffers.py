@@ -1,5 +1,7 @@
 """The replays that benchmarks.replay compares, each behind the same four methods."""
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 from typing import Any, Protocol

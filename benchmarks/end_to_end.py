@@ -128,6 +128,8 @@ def once(options: argparse.Namespace, seconds: float, build: Any, *arguments: An
 
 def choose(options: argparse.Namespace) -> tuple[dict[str, tuple], list[dict]]:
     """The fastest ways to run stable-baselines3 here, and the trials that found them."""
+    if not version("stable-baselines3"):
+        return {}, [{"absent": "stable-baselines3 is not installed"}]
     threads = sorted({1, options.cores})
     trials = []
     for way in itertools.product(("ale-py", "wrappers"), (1, 8, 32), threads):

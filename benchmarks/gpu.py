@@ -51,8 +51,8 @@ def weights_after(config: Config, updates: int, captured: bool) -> torch.Tensor:
     torch.manual_seed(0)
     bench = Bench(config, 0.0)
     work = Updates(bench._mixture(ATARI), bench._learner(ATARI))
-    if not captured:
-        work.fetch, work.turns = work.fetch.body, {k: t.body for k, t in work.turns.items()}
+    for recorded in (work.fetch, *work.turns.values()) if not captured else ():
+        recorded.device = torch.device("cpu")  # where a function is called as it is
     while work.learner.updates < updates:
         work.run(min(work.counted + 1, updates - work.learner.updates))
     work.learner.check()
@@ -185,7 +185,7 @@ def checks() -> Iterator[tuple[str, float]]:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--check", action="store_true")
     options.add_argument("--profile", action="store_true")
     options.add_argument("--preset", default="apex-dqfd-deeper")

@@ -1,5 +1,7 @@
 """stable-baselines3's DQN, the peer of benchmarks.end_to_end and benchmarks.one_gpu."""
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import time
@@ -142,7 +144,7 @@ class StableBaselines(Timed):
 class Whole(BaseFeaturesExtractor):
     """A network of ours as what stable-baselines3 puts one last layer on."""
 
-    def __init__(self, space: Box, name: str, game: str) -> None:
+    def __init__(self, space: Box, name: Any, game: str) -> None:
         spec = Spec(game, (1, *space.shape[1:]), space.shape[0], "uint8", ACTIONS, 255.0)
         super().__init__(space, ACTIONS)
         self.network = builder(Network(name=name))(spec)

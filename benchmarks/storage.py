@@ -116,7 +116,8 @@ class Way:
 
         steps = len(self.actions)
         none = np.zeros(steps, bool)
-        return EpisodeBuffer(0, 0, None, planes, self.actions, np.zeros(steps), none, none, {})
+        make: Any = EpisodeBuffer  # its types say lists where it takes arrays
+        return make(0, 0, None, planes, self.actions, np.zeros(steps), none, none, {})
 
 
 def storage(root: Path, spec: Spec, form: str) -> Any:
