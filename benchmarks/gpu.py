@@ -30,9 +30,12 @@ from lookfurther.networks import Fold, FoldedConv, builder
 from lookfurther.presets import preset
 from lookfurther.replay import Replay
 from lookfurther.runtime.assembly import build_envs, build_mixture, training_envs
+from lookfurther.runtime.captured import AHEAD
+from lookfurther.runtime.handover import Handover
 from lookfurther.runtime.loop import Loop
 from lookfurther.runtime.updates import Updates
 from lookfurther.types import FIRST, TERMINAL, TRUNCATED, Spec
+from lookfurther.weights import Weights
 
 ATARI = Spec("ALE/MontezumaRevenge-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
 CAPTURED, COMPILED = 40, 8  # updates after which weights are compared
@@ -121,6 +124,25 @@ def _differences(replay: Replay, lanes: slice, envs: Envs) -> int:
     return wrong
 
 
+def check_handover() -> float:
+    """Largest difference of what actors compute with from what was handed over AHEAD turns ago."""
+    given, own = (Weights(nn.Linear(512, 512, device=CUDA), torch.bfloat16) for _ in (0, 1))
+    handover, apart = Handover(own, [torch.cuda.Stream(), torch.cuda.Stream()]), 0.0
+    acted, learned = own.used[0], given.kept[0].data
+    for turn in range(100):
+        before, after = acted.clone(), learned.to(torch.bfloat16)
+        handover.give(given)
+        learned += 1.0  # the learner goes on
+        for left in range(AHEAD + 1, 0, -1):
+            torch.cuda.synchronize()
+            apart = max(apart, float((acted - before).abs().max()))
+            assert handover.turns_left == left, turn
+            handover.turn()
+        torch.cuda.synchronize()
+        apart = max(apart, float((acted - after).abs().max()))
+    return apart
+
+
 def flops(network: nn.Module) -> float:
     """Multiplications and additions of one forward pass of one observation."""
     total = 0.0
@@ -177,6 +199,7 @@ def profile(config: Config) -> list[tuple[float, int, str]]:
 def checks() -> Iterator[tuple[str, float]]:
     """Everything that --check holds against something else, as it is found."""
     yield from check_convolutions().items()
+    yield "weights handed over", check_handover()
     for precision in ("float32", "bfloat16"):
         yield from check_updates(precision).items()
     config = preset("apex-dqn", env="ALE/Breakout-v5", environment__cap=300)

@@ -17,9 +17,11 @@ from lookfurther.networks import builder
 from lookfurther.presets import preset
 from lookfurther.runtime.assembly import build_mixture, build_source
 from lookfurther.runtime.captured import Backlog, Captured
+from lookfurther.runtime.handover import Handover
 from lookfurther.runtime.loop import Loop
 from lookfurther.runtime.updates import Updates
 from lookfurther.types import Spec
+from lookfurther.weights import Weights
 
 CPU = torch.device("cpu")
 SPEC = Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)
@@ -133,7 +135,7 @@ def test_groups_take_turns_and_every_lane_is_stored_alike() -> None:
 
 def test_actors_take_the_learners_weights_every_period_and_only_then() -> None:
     with loop_of(settings(actor__weights_period=5), 1) as loop:
-        own = loop.source.weights.network
+        own = loop.source.handover.weights.network
         for turn in range(1, 41):
             loop.turn()
             same = all(
@@ -167,8 +169,21 @@ def test_compiled_updates_equal_eager_ones() -> None:
 
 
 def test_a_cpu_has_no_backlog() -> None:
-    backlog = Backlog(CPU, depth=1)
+    backlog = Backlog(CPU)
     for _ in range(3):
         backlog.add()
         backlog.wait()
     assert not backlog.turns
+
+
+def test_weights_under_way_in_a_checkpoint_of_a_gpu_are_taken_at_once_without_one() -> None:
+    acting, coming = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    handover = Handover(Weights(acting, torch.float32), [])
+    state = {name: value.clone() for name, value in handover.state().items()}
+    under_way = {f"aside.{name}": value for name, value in coming.state_dict().items()}
+    handover.load_state(state | under_way | {"turns_left": torch.tensor(2)})
+    assert torch.equal(acting.weight, coming.weight)
+    handover.turn()
+    assert handover.state().keys() == {"network.weight", "network.bias"}
+    handover.load_state(state)
+    assert not torch.equal(acting.weight, coming.weight)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+AHEAD = 2  # turns that Python may be ahead of a GPU
 WARM = 3  # real calls before the recording: libraries choose kernels and take memory in them
 
 
@@ -56,10 +57,10 @@ class Captured:
 
 
 class Backlog:
-    """Keeps Python at most `depth` turns ahead of a GPU; a CPU has no backlog."""
+    """Keeps Python at most AHEAD turns ahead of a GPU; a CPU has no backlog."""
 
-    def __init__(self, device: torch.device, depth: int = 2) -> None:
-        self.device, self.depth = device, depth
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self.turns: deque[torch.cuda.Event] = deque()
 
     def add(self) -> None:
@@ -70,6 +71,6 @@ class Backlog:
             self.turns.append(event)
 
     def wait(self) -> None:
-        """Until fewer than `depth` turns are unfinished."""
-        while len(self.turns) >= self.depth:
+        """Until fewer than AHEAD turns are unfinished."""
+        while len(self.turns) >= AHEAD:
             self.turns.popleft().synchronize()

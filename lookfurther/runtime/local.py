@@ -13,6 +13,7 @@ from torch import Tensor
 from lookfurther.actor import Actor
 from lookfurther.envs import Envs
 from lookfurther.runtime.captured import Captured
+from lookfurther.runtime.handover import Handover, under
 from lookfurther.runtime.metrics import Returns
 from lookfurther.types import Chunk, Step
 from lookfurther.weights import Weights
@@ -89,7 +90,8 @@ class LocalSource:
     """
 
     def __init__(self, groups: Sequence[Group], weights: Weights) -> None:
-        self.groups, self.weights = list(groups), weights
+        self.groups = list(groups)
+        self.handover = Handover(weights, [group.stream for group in self.groups if group.cuda])
         self.lanes = sum(len(group.actor.lanes) for group in self.groups)
         self.returns = Returns(self.lanes)
         self.turn = 0  # whose turn it is to act
@@ -97,6 +99,7 @@ class LocalSource:
 
     def start(self) -> None:
         """Let the group whose turn it is act."""
+        self.handover.turn()
         if not self.begun:  # the others must be stepping when they are waited for
             for group in self.groups[1:]:
                 group.start()
@@ -112,13 +115,8 @@ class LocalSource:
         return chunk, group
 
     def load_weights(self, weights: Weights) -> None:
-        """Act with these weights from the next step on."""
-        streams = [group.stream for group in self.groups if group.cuda]
-        for stream in streams:  # an actor may be reading the old ones
-            torch.cuda.current_stream().wait_stream(stream)
-        self.weights.copy_(weights)
-        for stream in streams:
-            stream.wait_stream(torch.cuda.current_stream())
+        """Act with these weights from the next step on, or soon."""
+        self.handover.give(weights)
 
     @property
     def sound(self) -> bool:
@@ -138,20 +136,20 @@ class LocalSource:
             files["actor"] |= {f"{i}.{k}": v for k, v in group.actor.state().items()}
             envs = group.envs.state() if in_flight else {}
             files["envs"] |= {f"{i}.{k}": _tensor(v) for k, v in envs.items()}
-        files["actor"] |= {f"network.{k}": v for k, v in self.weights.network.state_dict().items()}
+        files["actor"] |= self.handover.state()
         files["returns"] = {k: _tensor(v) for k, v in self.returns.state().items()}
         return files
 
     def load_state(self, state: dict[str, dict[str, Tensor]]) -> int:
         """The inverse of `state`; gives the number of lanes whose episode could not go on."""
         self.returns.load_state({key: value.numpy() for key, value in state["returns"].items()})
-        self.weights.load_state_dict(_under(state["actor"], "network"))
+        self.handover.load_state(state["actor"])
         going = np.zeros(self.lanes, bool)
         for i, group in enumerate(self.groups):
-            if actor := _under(state["actor"], str(i)):
+            if actor := under(state["actor"], str(i)):
                 group.actor.load_state(actor)
             lanes = slice(group.actor.lanes.start, group.actor.lanes.stop)
-            if envs := _under(state["envs"], str(i)):
+            if envs := under(state["envs"], str(i)):
                 step, going[lanes] = group.envs.restore({k: v.numpy() for k, v in envs.items()})
             else:  # these cannot be taken up, or were saved when one failed
                 step = group.envs.reset()
@@ -162,12 +160,3 @@ class LocalSource:
 
 def _tensor(array: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array))
-
-
-def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with `prefix.`, without it."""
-    return {
-        name.removeprefix(f"{prefix}."): value
-        for name, value in tensors.items()
-        if name.startswith(f"{prefix}.")
-    }
