@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
 
 from lookfurther.envs import Envs
 from lookfurther.exploration import epsilon_greedy
+from lookfurther.networks import Dueling
 
 
 class Played(NamedTuple):
@@ -32,9 +34,37 @@ class Played(NamedTuple):
 Policy = Callable[[np.ndarray], np.ndarray]  # observations [m, ...] to actions [m]
 
 
+class Recall:
+    """A network's values on a CPU, computed once for each observation.
+
+    Emulators are deterministic: episodes with the same start are the same up to their first random
+    action, and an agent that stands still sees the same few pictures.
+    """
+
+    def __init__(self, network: nn.Module, limit: int = 262_144) -> None:
+        self.network, self.limit = network, limit
+        self.rows: dict[bytes, int] = {}  # by digest of the observation
+        self.values = torch.zeros(0)
+
+    def __call__(self, observations: Tensor) -> Tensor:
+        """[m, A], as the network gives them."""
+        names = [hashlib.sha256(x).digest() for x in observations.numpy()]
+        if len(self.rows) + len(names) > self.limit:
+            self.rows.clear()
+        new = {name: i for i, name in enumerate(names) if name not in self.rows}
+        if new:
+            q = self.network(observations[list(new.values())]).float()
+            if not len(self.values):
+                self.values = q.new_zeros(max(self.limit, len(names)), q.shape[1])
+            places = range(len(self.rows), len(self.rows) + len(new))
+            self.values[places.start : places.stop] = q
+            self.rows.update(zip(new, places, strict=True))
+        return self.values[[self.rows[name] for name in names]]
+
+
 @torch.no_grad()
 def choose(
-    network: nn.Module, observations: np.ndarray, epsilon: float, generator: Generator
+    network: nn.Module | Recall, observations: np.ndarray, epsilon: float, generator: Generator
 ) -> np.ndarray:
     """Epsilon-greedy actions [m] of a network, which lies on the generator's device."""
     q = network(torch.from_numpy(observations).to(generator.device)).float()
@@ -45,7 +75,10 @@ def choose(
 def greedy(network: nn.Module, epsilon: float, seed: int) -> Policy:
     """The epsilon-greedy policy of a network, with a random stream of its own."""
     generator = Generator(next(network.parameters()).device).manual_seed(seed)
-    return lambda observations: choose(network, observations, epsilon, generator)
+    # Of a network of the user's nobody knows whether it gives the same twice.
+    once = isinstance(network, Dueling) and generator.device.type == "cpu"
+    asked = Recall(network) if once else network
+    return lambda observations: choose(asked, observations, epsilon, generator)
 
 
 def uniform(actions: int, seed: int) -> Policy:
@@ -65,20 +98,23 @@ def play(
     Each lane plays a fixed number: taking the first to finish would favour short ones.
     """
     lanes = envs.lanes
-    share = np.full(lanes, episodes // lanes) + (np.arange(lanes) < episodes % lanes)
+    left = np.full(lanes, episodes // lanes) + (np.arange(lanes) < episodes % lanes)
     played: list[list[Played]] = [[] for _ in range(lanes)]
     rewards = [array("d") for _ in range(lanes)]
     step = envs.reset()
-    while any(len(done) < n for done, n in zip(played, share, strict=True)):
-        envs.send(policy(step.observation))
+    actions = np.zeros(lanes, np.int64)
+    while left.any():
+        busy = np.flatnonzero(left)
+        actions[busy] = policy(step.observation[busy])
+        envs.send(actions)
         step = envs.recv()
         for lane, reward in enumerate(step.reward.tolist()):
             if step.first[lane]:
                 rewards[lane] = array("d")
             else:
                 rewards[lane].append(reward)
-        for lane in np.flatnonzero(step.terminal | step.truncated):
-            if len(played[lane]) < share[lane]:
-                played[lane].append(Played(rewards[lane]))
-                tell(played[lane][-1])
+        for lane in np.flatnonzero((step.terminal | step.truncated) & (left > 0)):
+            left[lane] -= 1
+            played[lane].append(Played(rewards[lane]))
+            tell(played[lane][-1])
     return [episode for lane in played for episode in lane]

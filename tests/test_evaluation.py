@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from lookfurther import Agent, Config, Spec, evaluation, preset, results, train
+from lookfurther import Agent, Config, Spec, evaluation, play, preset, results, train
 from lookfurther.cli import main
 from lookfurther.config import Environment, to_json
 from lookfurther.demos import store
@@ -23,7 +26,8 @@ from lookfurther.demos.sets import Held
 from lookfurther.envs.emulator import Emulator
 from lookfurther.errors import DemonstrationError
 from lookfurther.evaluation import assess, evaluate, human_starts, regime
-from lookfurther.networks import builder
+from lookfurther.networks import Dueling, builder
+from lookfurther.play import Recall
 from lookfurther.results import Conditions
 from lookfurther.runtime import checkpoint
 from tests.test_training import tiny
@@ -267,3 +271,65 @@ def test_demonstrations_that_give_no_starts_are_named(
     assert f"mine shows {GAME}, the agent plays ALE/Pong-v5" in refusal(capsys, str(other), *human)
     assert main(["evaluate", str(gone), "--episodes", "1"]) == 0
     assert "no expert's curve: no demonstrations named gone" in capsys.readouterr().err
+
+
+# Values computed once
+
+
+class Counted(nn.Module):
+    """Says what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.asked.append(x.clone())
+        return x.float() @ torch.eye(3)
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), min_size=1, max_size=12))
+def test_values_are_the_networks_own_and_computed_once_for_each_observation(
+    turns: list[list[int]],
+) -> None:
+    network, seen = Counted(), set()
+    recall = Recall(network)
+    for turn in turns:
+        x = torch.eye(3, dtype=torch.uint8)[turn]
+        assert torch.equal(recall(x), x.float())
+        seen |= set(turn)
+    assert sum(len(x) for x in network.asked) == len(seen)
+
+
+@given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 6))
+def test_what_is_forgotten_for_want_of_room_is_computed_again(turns: list[int], limit: int) -> None:
+    recall = Recall(nn.Identity(), limit)
+    for start in turns:
+        x = torch.arange(start, start + 4)[:, None].float()
+        assert torch.equal(recall(x), x)
+        assert len(recall.rows) <= max(limit, 4)
+
+
+def test_an_evaluation_with_values_computed_once_plays_the_same_episodes(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    agent.network = builder(replace(agent.config.network, convolutions=(4, 4, 4)))(agent.spec)
+    found = []
+    for kind in (Dueling, Guess):  # of what no values are kept every one is computed
+        monkeypatch.setattr(play, "Dueling", kind)
+        found.append([list(played.rewards) for played in evaluate(agent, 6, lanes=3, epsilon=0.2)])
+    assert found[0] == found[1]
+
+
+def test_lanes_that_have_played_their_share_are_not_asked_again() -> None:
+    asked = []
+
+    def policy(observations: np.ndarray) -> np.ndarray:
+        asked.append(len(observations))
+        return np.zeros(len(observations), np.int64)
+
+    with closing(evaluation.lanes_of(GAME, Environment(cap=50, noops=0), 2, 0)) as envs:
+        played = play.play(policy, envs, 3)
+    assert [p.steps for p in played] == [50] * 3
+    assert asked == [2] * 50 + [1] * 51  # the reset between two episodes takes a turn

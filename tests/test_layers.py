@@ -82,6 +82,7 @@ ALLOWED = {
     ("mixture", "replay"),
     ("demos", "envs"),
     ("play", "envs"),
+    ("play", "networks"),
 }
 
 
