@@ -54,7 +54,11 @@ class Ours:
         from lookfurther import replace, train
         from lookfurther.runtime.metrics import read
 
-        with tempfile.TemporaryDirectory() as folder, redirect_stdout(Path(os.devnull).open("w")):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Path(os.devnull).open("w") as nowhere,
+            redirect_stdout(nowhere),
+        ):
             if self.config.learner.expert_items:
                 demos = random_play(self.config, Path(folder))
                 self.config = replace(self.config, demos=(str(demos),))
