@@ -19,15 +19,14 @@ from lookfurther.objective import Fetched, Objective
 from lookfurther.types import Batch
 from lookfurther.weights import Weights
 
+Terms = dict[str, Tensor]  # scalars, on the device
+
 
 class Update(NamedTuple):
     """What one step of Algorithm 1 gives back."""
 
     priority: Tensor  # [B], for the items of the batch
-    terms: dict[str, Tensor]  # scalars, on the device
-
-
-Tell = Callable[[Tensor, dict[str, Tensor]], None]  # of priorities [B] and terms
+    terms: Terms
 
 
 class Learner:
@@ -51,7 +50,7 @@ class Learner:
         self.weights = Weights(self.online, precision)
         self.target_weights = Weights(self.target, precision)
         self.objective = Objective(settings)
-        self.aside = Aside(device)
+        self.aside, self.reporting = Aside(device), Aside(device)
         self.parameters = list(self.online.parameters())
         self.adam = Adam(self.parameters, settings.learning_rate, settings.adam_eps)
         self.adam_step = self.adam.step
@@ -85,24 +84,33 @@ class Learner:
         with self.weights.autocast():
             self.objective.prepare(self.weights.computing, self.target_weights.computing, fetched)
 
-    def advance(self, fetched: Fetched, tell: Tell = lambda priority, terms: None) -> Update:
+    def advance(
+        self,
+        fetched: Fetched,
+        tell: Callable[[Tensor], None] = lambda priority: None,
+        note: Callable[[Terms], None] = lambda terms: None,
+    ) -> Update:
         """The part of a step that a device does alone, without asking Python.
 
-        `tell` is called as soon as the priorities are known; its work runs beside the rest.
+        `tell` and `note` are called as soon as priorities and terms are known; their work runs
+        beside the rest.
         """
         with self.weights.autocast():
             q_both, judged = self.objective.forward(self.weights.computing, fetched)
             priority = judged.priority
             with self.aside.branch():
-                terms = self.objective.report(q_both.detach(), judged, fetched.batch.w)
                 if not self.settings.priority_after_step:
-                    tell(priority, terms)
+                    tell(priority)
+            with self.reporting.branch():
+                terms = self.objective.report(q_both.detach(), judged, fetched.batch.w)
+                note(terms)
             gradients = torch.autograd.grad(q_both, self.weights.parameters, judged.slope)
         norm = self._descend(list(gradients), judged.loss)
         self.aside.join()
+        self.reporting.join()
         if self.settings.priority_after_step:
             priority = self._priority(fetched)
-            tell(priority, terms)
+            tell(priority)
         return Update(priority, terms | {"gradient_norm": norm})
 
     def _descend(self, gradients: list[Tensor], loss: Tensor) -> Tensor:
@@ -117,14 +125,14 @@ class Learner:
 
     def count(self) -> None:
         """One more update is made: copy theta to the target network when it is due."""
-        if self.copies_next:
+        if self.until_copy == 1:
             self.target_weights.copy_(self.weights)
         self.updates += 1
 
     @property
-    def copies_next(self) -> bool:
-        """Whether the next update ends with a copy to the target network."""
-        return (self.updates + 1) % self.settings.target_period == 0
+    def until_copy(self) -> int:
+        """How many updates there are up to the next one that ends with a copy to the target."""
+        return self.settings.target_period - self.updates % self.settings.target_period
 
     def check(self) -> None:
         """Stop the run where a loss or a gradient was not finite; on a GPU this waits for it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -54,12 +56,14 @@ class Mixture:
         for replay in (self.agent, self.expert):
             if replay is not None:
                 replay.compile()
-        self._join = torch.compile(self._join, dynamic=False)
-        self.update = torch.compile(self.update, dynamic=False)
+        options: dict[str, Any] = {"combo_kernels": True}  # one kernel for all columns
+        self._join = torch.compile(self._join, dynamic=False, options=options)
 
     def update(self, item: Tensor, priority: Tensor) -> None:
         """Priorities [B] for the items [B] of the last sample."""
         n = self.agent_items
+        with self.aside.branch():
+            if self.expert is not None:
+                self.expert.update(item[n:], priority[n:])
         self.agent.update(item[:n], priority[:n])
-        if self.expert is not None:
-            self.expert.update(item[n:], priority[n:])
+        self.aside.join()

@@ -27,7 +27,7 @@ class Dueling(nn.Module):
         super().__init__()
         self.scale = 1 / spec.high
         first = torso[0]
-        self.inlet = Fold(first.s) if isinstance(first, FoldedConv) else nn.Identity()
+        self.inlet = Fold(first.s, True) if isinstance(first, FoldedConv) else nn.Identity()
         self.torso = torso
         with torch.no_grad():
             features = torso(torch.zeros(1, *spec.observation)).shape[1]
@@ -42,7 +42,7 @@ class Dueling(nn.Module):
         half = torch.is_autocast_enabled(x.device.type)
         dtype = torch.get_autocast_dtype(x.device.type) if half else torch.float32
         layout = torch.channels_last if x.ndim == 4 else torch.contiguous_format
-        return self.inlet(x.to(dtype, memory_format=layout) * self.scale)
+        return self.inlet(x).to(dtype, memory_format=layout) * self.scale
 
     def values(self, inputs: Tensor) -> Tensor:
         """f [B, A] of prepared observations."""
@@ -111,11 +111,15 @@ class Head(nn.Module):
 
 
 class Fold(nn.Module):
-    """Cells of s x s pixels folded into channels, for the FoldedConv that follows, on a GPU."""
+    """Cells of s x s pixels folded into channels, for the FoldedConv that follows, on a GPU.
 
-    def __init__(self, s: int) -> None:
+    What lies side by side in memory stays so: channels come in the order (c, dy, dx) where the
+    image lies in planes, and (dy, dx, c) where its channels come last.
+    """
+
+    def __init__(self, s: int, planes: bool = False) -> None:
         super().__init__()
-        self.s = s
+        self.s, self.planes = s, planes
 
     def forward(self, x: Tensor) -> Tensor:
         return self.folded(x) if x.is_cuda else x
@@ -123,30 +127,41 @@ class Fold(nn.Module):
     def folded(self, x: Tensor) -> Tensor:
         """[B, C, H, W] to [B, C s s, H // s, W // s]; what is left over no kernel reaches."""
         s, rows, columns = self.s, x.shape[2] // self.s, x.shape[3] // self.s
-        x = x[:, :, : rows * s, : columns * s].unflatten(2, (rows, s)).unflatten(4, (columns, s))
-        return (
-            x.permute(0, 1, 3, 5, 2, 4).flatten(1, 3).contiguous(memory_format=torch.channels_last)
-        )
+        folded = (len(x), rows, columns, x.shape[1] * s * s)
+        x = x[:, :, : rows * s, : columns * s]
+        if self.planes:
+            x, pixel = x.contiguous().unflatten(3, (columns, s)), x.dtype
+            x = x.view(WORDS.get(s * x.itemsize, pixel))  # moved in whole words where there are any
+            x = x.unflatten(2, (rows, s)).permute(0, 2, 4, 1, 3, 5).flatten().view(pixel)
+        else:
+            x = x.permute(0, 2, 3, 1).unflatten(2, (columns, s)).unflatten(1, (rows, s))
+            x = x.transpose(2, 3).contiguous()
+        return x.view(folded).permute(0, 3, 1, 2)
+
+
+WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
 
 
 class FoldedConv(nn.Conv2d):
-    """A convolution whose kernel k is a multiple of its stride s.
+    """A convolution whose kernel k is a multiple of its stride s, after a Fold.
 
     It equals a k/s convolution of stride 1 on the image whose s x s cells are folded into
     channels, and keeps its weight as that one's. On tensor cores that is up to nine times as fast;
     elsewhere it is a plain one.
     """
 
-    def __init__(self, channels: int, out: int, k: int, s: int) -> None:
+    def __init__(self, channels: int, out: int, k: int, s: int, planes: bool = False) -> None:
         super().__init__(channels * s * s, out, k // s)
-        self.s = s
+        self.s, self.planes = s, planes
 
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input) if input.is_cuda else self.plain(input)
 
     def plain(self, x: Tensor) -> Tensor:
         """The same values from the image as it is."""
-        weight = self.weight.unflatten(1, (-1, self.s, self.s))  # [out, c, dy, dx, k/s, k/s]
+        cells = (-1, self.s, self.s) if self.planes else (self.s, self.s, -1)
+        weight = self.weight.unflatten(1, cells)
+        weight = weight if self.planes else weight.movedim(3, 1)  # [out, c, dy, dx, k/s, k/s]
         weight = weight.permute(0, 1, 4, 2, 5, 3).flatten(4, 5).flatten(2, 3)
         weight = weight.contiguous(memory_format=torch.channels_last)
         return nn.functional.conv2d(x, weight, self.bias, self.s)
@@ -163,7 +178,7 @@ def atari_torso(spec: Spec, channels: tuple[int, ...]) -> nn.Sequential:
     """Mnih et al.'s three convolutions: 8x8 by 4, 4x4 by 2, 3x3 by 1."""
     c1, c2, c3 = channels
     return nn.Sequential(
-        FoldedConv(spec.observation[0], c1, 8, 4),
+        FoldedConv(spec.observation[0], c1, 8, 4, planes=True),
         nn.ReLU(),
         Fold(2),
         FoldedConv(c1, c2, 4, 2),

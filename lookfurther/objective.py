@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +56,9 @@ class Objective:
 
     def compile(self) -> None:
         """Let the parts of a pass run as compiled kernels."""
-        self.take = torch.compile(take, dynamic=False)
+        # Without gaps between rows: words and bytes are two views of one memory.
+        dense: dict[str, Any] = {"comprehensive_padding": False}
+        self.take = torch.compile(take, dynamic=False, options=dense)
         self.online_values = torch.compile(values, dynamic=False)
         self.target_values = torch.compile(values, dynamic=False)
         self.judge = torch.compile(self.judge_in_one, dynamic=False)

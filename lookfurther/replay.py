@@ -179,6 +179,7 @@ class Replay:
     def compile(self) -> None:
         """Let the arithmetic of sampling run as a few compiled kernels."""
         self._draw = torch.compile(self._draw, dynamic=False)
+        self.update = torch.compile(self.update, dynamic=False)
 
     def _describe(self, item: A) -> tuple[Any, ...]:
         """Of items [B]: a, r, discount, e, and where the planes of x, then x' lie [2 B, stack]."""

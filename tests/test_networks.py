@@ -192,16 +192,28 @@ def test_gradients_reach_every_parameter(spec: Spec, name: str) -> None:
     ratio=st.integers(1, 3),
     stride=st.integers(1, 4),
     sides=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+    planes=st.booleans(),
+    dtype=st.sampled_from((torch.uint8, torch.float16, torch.float32, torch.float64)),
 )
 def test_a_folded_convolution_is_a_plain_one(
-    channels: int, out: int, ratio: int, stride: int, sides: tuple[int, int]
+    channels: int,
+    out: int,
+    ratio: int,
+    stride: int,
+    sides: tuple[int, int],
+    planes: bool,
+    dtype: torch.dtype,
 ) -> None:
-    """Whatever the size of the image, rows and columns that no kernel reaches included."""
+    """Whatever the image's size, layout and type, rows and columns no kernel reaches included."""
     kernel = ratio * stride
-    convolution = FoldedConv(channels, out, kernel, stride).double()
-    x = torch.randn(2, channels, kernel + sides[0], kernel + sides[1], dtype=torch.float64)
-    folded = nn.Conv2d.forward(convolution, Fold(stride).folded(x))
-    torch.testing.assert_close(folded, convolution(x))
+    convolution = FoldedConv(channels, out, kernel, stride, planes).double()
+    x = torch.randint(0, 256, (2, channels, kernel + sides[0], kernel + sides[1])).to(dtype)
+    folded = Fold(stride, planes).folded(x)
+    assert folded.dtype == dtype
+    assert folded.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(
+        nn.Conv2d.forward(convolution, folded.double()), convolution(x.double())
+    )
 
 
 def test_streams_side_by_side_are_streams_one_by_one() -> None:

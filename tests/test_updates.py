@@ -19,7 +19,7 @@ from lookfurther.runtime.assembly import build_mixture, build_source
 from lookfurther.runtime.captured import Backlog, Captured
 from lookfurther.runtime.handover import Handover
 from lookfurther.runtime.loop import Loop
-from lookfurther.runtime.updates import Updates
+from lookfurther.runtime.updates import STRETCH, Updates
 from lookfurther.types import Spec
 from lookfurther.weights import Weights
 
@@ -88,20 +88,22 @@ def test_replays_apart_from_the_learner_lead_to_the_same_weights() -> None:
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_fetching_ahead_leads_to_what_fetching_in_turn_leads_to(after: bool) -> None:
-    """Across copies of the target network too, which come every third update."""
+@pytest.mark.parametrize("period", [3, 9, 10])
+def test_fetching_ahead_leads_to_what_fetching_in_turn_leads_to(after: bool, period: int) -> None:
+    """In stretches, in turns of one and in between, across copies of the target network too."""
     found = []
-    for counts in ([7], [1] * 7, [2, 3, 0, 2]):
-        config = settings(learner__priority_after_step=after)
+    for stretch, counts in ((1, [26]), (1, [1] * 26), (1, [2, 3, 0, 21]), (STRETCH, [26])):
+        config = settings(learner__priority_after_step=after, learner__target_period=period)
         mixture = build_mixture(config, SPEC, [shown()], CPU)
         assert mixture.expert is not None
         mixture.agent = mixture.expert
         work = Updates(mixture, learner(config))
+        work.stretch = stretch
         for count in counts:
             work.run(count)
+        assert (work.turns[0, STRETCH, True].calls > 0) == (stretch > 1 and period > STRETCH)
         found.append(torch.cat([weights(work.learner), mixture.agent.tree.mass.float(), work.sums]))
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
+    assert all(torch.equal(found[0], other) for other in found[1:])
 
 
 def test_means_are_of_the_updates_since_the_last_call() -> None:

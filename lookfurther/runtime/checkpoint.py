@@ -27,7 +27,7 @@ from torch import Tensor
 from lookfurther.errors import CheckpointError
 from lookfurther.runtime.folder import sync, version
 
-FORMAT = 1
+FORMAT = 2
 FACTS = "facts.json"
 MANIFEST = "manifest.json"
 SUFFIX = ".safetensors"

@@ -7,10 +7,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lookfurther.learner import Learner, Tell
+from lookfurther.learner import Learner, Terms
 from lookfurther.mixture import Mixture
 from lookfurther.runtime.captured import Captured
 from lookfurther.types import Batch
+
+STRETCH = (
+    4  # updates that one graph holds where so many follow one another: launching one takes time
+)
 
 
 class Updates:
@@ -33,9 +37,12 @@ class Updates:
         self.counted = 0
         if mixture.agent.device.type == self.device.type:
             self.fetch = Captured(partial(self._fetch, 0), self.device)
+            self.stretch = STRETCH if self.device.type == "cuda" else 1  # a CPU looks at each
             self.turns = {
-                (place, more): Captured(partial(self._turn, place, more), self.device)
-                for place in (0, 1)
+                (place, count, more): Captured(
+                    partial(self._turns, place, count, more), self.device
+                )
+                for place, count in ((0, 1), (1, 1), (0, STRETCH))
                 for more in (False, True)
             }
             self.run_all = self._beside
@@ -52,30 +59,37 @@ class Updates:
 
     def _beside(self, count: int) -> None:
         place, fetched = 0, False
-        for left in range(count, 0, -1):
+        while count:
             if not fetched:
                 self.fetch()
                 place = 0
-            fetched = left > 1 and not self.learner.copies_next
-            self.turns[place, fetched]()
-            place = 1 - place
-            self._count()
+            alike = min(count, self.learner.until_copy)
+            turns = self.stretch if place == 0 and alike >= self.stretch else 1
+            fetched = alike > turns
+            self.turns[place, turns, fetched]()
+            for _ in range(turns):
+                self._count()
+            count, place = count - turns, (place + turns) % 2
 
     def _fetch(self, place: int) -> None:
         self.mixture.sample(self.fetched[place].batch)
         self.learner.prepare(self.fetched[place])
 
+    def _turns(self, place: int, count: int, more: bool) -> None:
+        """`count` turns; after the last, too, the next batch is there if more are to come."""
+        for i in range(count):
+            self._turn((place + i) % 2, more or i < count - 1)
+
     def _turn(self, place: int, more: bool) -> None:
         """Learn from one batch and, where more are to come, fetch the other."""
         fetched = self.fetched[place]
 
-        def tell(priority: Tensor, terms: dict[str, Tensor]) -> None:
+        def tell(priority: Tensor) -> None:
             self.mixture.update(fetched.batch.item, priority)
             if more:
                 self._fetch(1 - place)
-            self._add(terms)
 
-        self.learner.advance(fetched, tell)
+        self.learner.advance(fetched, tell, self._add)
 
     def _apart(self, count: int) -> None:
         for _ in range(count):
@@ -87,16 +101,15 @@ class Updates:
             self._count()
 
     def _learn_apart(self) -> None:
-        tell: Tell = lambda priority, terms: self._add(terms)  # noqa: E731
         self.learner.prepare(self.fetched[0])
-        self.priority = self.learner.advance(self.fetched[0], tell).priority
+        self.priority = self.learner.advance(self.fetched[0], note=self._add).priority
 
     def _count(self) -> None:
         if self.device.type == "cpu":
             self.learner.check()
         self.learner.count()
 
-    def _add(self, terms: dict[str, Tensor]) -> None:
+    def _add(self, terms: Terms) -> None:
         if not self.names:
             self.names = list(terms)
             self.sums = torch.zeros(len(terms), device=self.device)
