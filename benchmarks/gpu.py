@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu [--check] [--profile] [--preset NAME] [--json FILE]
 
-`--check` makes the same updates three ways from one seed and compares the weights, holds the folded
-convolutions against the CPU, and plays the actions that a run left in its replay again in fresh
+`--check` makes the same updates three ways from one seed and compares the weights, holds the
+networks against the CPU, and plays the actions that a run left in its replay again in fresh
 emulators. `--profile` lists the kernels of an update beside the arithmetic and memory floor.
 `lookfurther bench` measures the rates.
 """
@@ -26,7 +26,7 @@ from torch import nn
 from lookfurther.bench import Bench
 from lookfurther.config import Config, replace
 from lookfurther.envs import Envs
-from lookfurther.networks import Fold, FoldedConv, builder
+from lookfurther.networks import builder
 from lookfurther.presets import preset
 from lookfurther.replay import Replay
 from lookfurther.runtime.assembly import build_envs, build_mixture, training_envs
@@ -77,15 +77,13 @@ def check_updates(precision: str) -> dict[str, float]:
     return found
 
 
-def check_convolutions() -> dict[str, float]:
-    """Largest difference of a folded convolution on the GPU from a plain one on the CPU."""
-    found = {}
-    for sizes in ((4, 32, 8, 4, True), (32, 64, 4, 2, False)):
-        fold = nn.Sequential(Fold(*sizes[3:]), FoldedConv(*sizes))
-        x = torch.rand(8, sizes[0], 84 if sizes[3] == 4 else 20, 84 if sizes[3] == 4 else 20)
-        near = fold(x)
-        far = copy.deepcopy(fold).to(CUDA)(x.to(CUDA)).cpu()
-        found[f"convolution {sizes[:4]}"] = float((near - far).detach().abs().max())
+def check_networks() -> dict[str, float]:
+    """Largest difference of values on the GPU from those on the CPU, over their spread."""
+    found, x = {}, torch.randint(0, 256, (8, *ATARI.observation), dtype=torch.uint8)
+    for name in ("apex-dqfd", "apex-dqfd-deeper"):
+        network = builder(preset(name).network)(ATARI)
+        near, far = network(x), copy.deepcopy(network).to(CUDA)(x.to(CUDA)).cpu()
+        found[f"values, {name}"] = float(((near - far) / near.std()).detach().abs().max())
     return found
 
 
@@ -199,7 +197,7 @@ def profile(config: Config) -> list[tuple[float, int, str]]:
 
 def checks() -> Iterator[tuple[str, float]]:
     """Everything that --check holds against something else, as it is found."""
-    yield from check_convolutions().items()
+    yield from check_networks().items()
     yield "weights handed over", check_handover()
     for precision in ("float32", "bfloat16"):
         yield from check_updates(precision).items()

@@ -52,13 +52,13 @@ class Objective:
         self.settings = settings
         self.transform = transform(settings.transform, settings.transform_eps)
         self.priority_of = PRIORITIES[settings.priority]
-        self.take, self.online_values, self.target_values = take, values, values
+        self.take, self.online_values, self.target_values = prepare, values, values
 
     def compile(self) -> None:
         """Let the parts of a pass run as compiled kernels."""
         # Without gaps between rows: words and bytes are two views of one memory.
         dense: dict[str, Any] = {"comprehensive_padding": False}
-        self.take = torch.compile(take, dynamic=False, options=dense)
+        self.take = torch.compile(prepare, dynamic=False, options=dense)
         self.online_values = torch.compile(values, dynamic=False)
         self.target_values = torch.compile(values, dynamic=False)
         self.judge = torch.compile(self.judge_in_one, dynamic=False)
@@ -135,11 +135,6 @@ class Objective:
         """Priorities [B] at the weights of `online`."""
         q_both = values(online, fetched.inputs)
         return self.priority_of(self.losses(q_both, fetched.q_target, fetched.batch)[-1])
-
-
-def take(network: nn.Module, x: Tensor, inputs: Tensor) -> None:
-    """Prepare observations for a network, into the memory of `inputs`."""
-    inputs.copy_(prepare(network, x))
 
 
 def expert_share(slope: Tensor, agent_items: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch import nn
 
 from lookfurther import config
 from lookfurther.errors import ConfigError
-from lookfurther.networks import Dueling, Fold, FoldedConv, builder, choose, parameters
+from lookfurther.networks import Dueling, Fold, builder, choose, parameters
 from lookfurther.types import Spec
 
 ATARI = Spec("ALE/Pong-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
@@ -81,7 +81,7 @@ def test_only_differences_of_advantages_count(spec: Spec, shift: float) -> None:
         value.bias.add_(shift)
         torch.testing.assert_close(network(x), before + shift, rtol=1e-4, atol=1e-4)
     mean = network(x).mean(-1, keepdim=True)
-    hidden, _ = network.streams(network.torso(x.float() / spec.high)).chunk(2, -1)
+    hidden, _ = network.streams(network.torso(network.prepare(x))).chunk(2, -1)
     torch.testing.assert_close(mean, value(hidden), rtol=1e-3, atol=1e-4)
 
 
@@ -206,14 +206,26 @@ def test_a_folded_convolution_is_a_plain_one(
 ) -> None:
     """Whatever the image's size, layout and type, rows and columns no kernel reaches included."""
     kernel = ratio * stride
-    convolution = FoldedConv(channels, out, kernel, stride, planes).double()
     x = torch.randint(0, 256, (2, channels, kernel + sides[0], kernel + sides[1])).to(dtype)
-    folded = Fold(stride, planes).folded(x)
+    weight = torch.randn(out, channels, kernel, kernel, dtype=torch.float64)
+    plain = nn.functional.conv2d(x.double(), weight, stride=stride)
+    cells = weight.view(out, channels, ratio, stride, ratio, stride).permute(0, 1, 3, 5, 2, 4)
+    order = cells if planes else cells.permute(0, 2, 3, 1, 4, 5)  # c dy dx, or dy dx c
+    folded = Fold(stride, planes)(x)
     assert folded.dtype == dtype
     assert folded.is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(
-        nn.Conv2d.forward(convolution, folded.double()), convolution(x.double())
-    )
+    torch.testing.assert_close(nn.functional.conv2d(folded.double(), order.flatten(1, 3)), plain)
+
+
+@pytest.mark.parametrize("spec", [ATARI, GRID, VECTOR], ids=lambda spec: spec.env)
+def test_preparing_leaves_observations_as_they_are(spec: Spec) -> None:
+    """In float32 too, where no conversion copies them; into given memory go the same numbers."""
+    network, x = build(spec), observations(spec, 3).float()
+    before = x.clone()
+    prepared = network.prepare(x)
+    assert torch.equal(network.prepare(x, torch.full_like(prepared, 7.0)), prepared)
+    assert torch.equal(x, before)
+    assert float(prepared.max()) <= max(1.0, float(x.max()) / spec.high)
 
 
 def test_streams_side_by_side_are_streams_one_by_one() -> None:
