@@ -55,7 +55,7 @@ class Actor:
     """parallel environments, m in the paper"""
     ladder: Literal["paper", "apex"] = "paper"
     """each lane's epsilon: this paper's 0.001 ... 0.1, or Ape-X's 0.4 ... 0.0007"""
-    weights_period: int = 400
+    weights_period: int = 10
     """steps of a lane between copies of the learner's weights"""
 
 

@@ -50,7 +50,6 @@ SCALES: dict[str, Preset] = {
         "for a laptop: fewer lanes, a small replay, faster learning on small tasks",
         {
             "actor__lanes": 32,
-            "actor__weights_period": 10,
             "replay__capacity": 200_000,
             "replay__start": 2_000,
             "learner__learning_rate": 5e-4,

@@ -66,7 +66,6 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 SMALL: dict[str, Any] = {
     "actor__lanes": 32,
-    "actor__weights_period": 10,
     "replay__capacity": 200_000,
     "replay__start": 2_000,
     "learner__learning_rate": 5e-4,

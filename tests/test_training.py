@@ -56,7 +56,6 @@ def tiny(folder: Path, demos: Path | None = None, **overrides: Any) -> Config:
     small: dict[str, Any] = {
         "env": "CartPole-v1",
         "actor__lanes": 4,
-        "actor__weights_period": 10,
         "replay__capacity": 1000,
         "replay__start": 100,
         "network__name": "mlp",
