@@ -127,7 +127,9 @@ def once(options: argparse.Namespace, seconds: float, build: Any, *arguments: An
     with closing(Contestant(build, *arguments)) as trial:
         if trial.absent:
             return {"absent": trial.absent}
-        return trial.call("round", options.warm, seconds)
+        figures = trial.call("round", options.warm, seconds)
+    print(f"{build.__name__} {arguments}: {figures['steps_per_second']:.1f} steps/s", flush=True)
+    return figures
 
 
 def choose(options: argparse.Namespace) -> tuple[dict[str, tuple], list[dict]]:

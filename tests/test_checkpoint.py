@@ -318,7 +318,7 @@ def test_only_plain_files_are_opened(tmp_path: Path, make: Callable[[Path], None
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda m: m.update(format=3), "unknown format version 3, not 2"),
+        (lambda m: m.update(format=3), "its format is 3, this version reads 2"),
         (lambda m: m.pop("format"), "is not a manifest"),
         (lambda m: m["files"].pop("facts.json"), "is not a manifest"),
         (lambda m: m.update(files=[]), "is not a manifest"),

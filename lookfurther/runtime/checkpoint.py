@@ -277,7 +277,10 @@ def _manifest(path: Path) -> dict[str, Any]:
     manifest = json.loads(body)
     match manifest:
         case {"format": int(number)} if number != FORMAT:
-            raise CheckpointError(f"{path}: unknown format version {number}, not {FORMAT}")
+            raise CheckpointError(
+                f"{path}: its format is {number}, this version reads {FORMAT}: train anew, or use"
+                " the version of lookfurther that wrote it"
+            )
         case {"format": int(), "files": dict(files)} if FACTS in files:
             pass
         case _:
