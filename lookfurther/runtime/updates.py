@@ -1,4 +1,4 @@
-"""Algorithm 1's inner loop: sample, learn, send priorities back; on a GPU as one graph."""
+"""Algorithm 1's inner loop: sample, learn, send priorities back; on a GPU as graphs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from lookfurther.mixture import Mixture
 from lookfurther.runtime.captured import Captured
 from lookfurther.types import Batch
 
-STRETCH = (
-    4  # updates that one graph holds where so many follow one another: launching one takes time
-)
+# Updates in one graph where so many follow one another: the GPU waits at the start of each graph.
+STRETCH = 4
 
 
 class Updates:
     """Makes updates and keeps the sums of what they report, on the device.
 
-    Where the replays lie beside the learner a whole update is one graph. When the priorities of
+    Where the replays lie beside the learner whole updates are one graph. When the priorities of
     a batch are back, the next one is fetched beside the backward pass: sampled, prepared, and
     valued by the target network. That is the same as one after the other, as long as the target
     network stays. Replays in host memory sample there; the rest is one graph.
