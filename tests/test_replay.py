@@ -241,6 +241,7 @@ def lived(chunks: list[Chunk], compiled: str = "") -> list[Batch]:
     subject = Replay(VECTOR, 2, 2 * 47, config.Replay(horizons=(1, 3, 10)), 0.9, seed=1)
     if compiled:
         subject._draw = torch.compile(subject._draw, fullgraph=True, backend=compiled)
+        subject.update = torch.compile(subject.update, fullgraph=True, backend=compiled)
     batches = []
     for i, chunk in enumerate(chunks):
         subject.add(chunk._replace(priority=chunk.priority[..., [0, 1, 1]]))

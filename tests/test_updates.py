@@ -13,7 +13,8 @@ from lookfurther.config import Config, replace
 from lookfurther.demos.episodes import Episode
 from lookfurther.envs import make_envs
 from lookfurther.learner import Learner
-from lookfurther.networks import builder
+from lookfurther.networks import builder, prepare
+from lookfurther.objective import Objective
 from lookfurther.presets import preset
 from lookfurther.runtime.assembly import build_mixture, build_source
 from lookfurther.runtime.captured import Backlog, Captured
@@ -168,6 +169,19 @@ def test_compiled_updates_equal_eager_ones() -> None:
     step = settings().learner.learning_rate
     assert float((found[0] - found[1]).abs().max()) < 0.01 * step
     assert not torch.equal(found[0], weights(learner(settings())))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_observations_are_prepared_alike_by_compiled_kernels() -> None:
+    """Planes are folded in words: a compiler that lays them out anew would mix them up."""
+    config, spec = preset("apex-dqfd"), Spec("ALE/Pong-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
+    x = torch.randint(0, 256, (6, *spec.observation), dtype=torch.uint8)
+    network = builder(config.network)(spec)
+    objective, eager = Objective(config.learner), prepare(network, x)
+    objective.compile()
+    objective.take(network, x, found := torch.zeros_like(eager))
+    assert torch.equal(found, eager)
 
 
 def test_a_cpu_has_no_backlog() -> None:
