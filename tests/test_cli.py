@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import signal
@@ -17,9 +18,11 @@ from gymnasium.envs.registration import EnvSpec
 
 from lookfurther import Agent, __version__
 from lookfurther.cli import main
+from lookfurther.commands.train import told
 from lookfurther.config import Config, from_json
 from lookfurther.presets import PRESETS, SCALES
 from lookfurther.runtime import checkpoint
+from lookfurther.runtime.loop import Summary
 from lookfurther.runtime.metrics import read
 from tests.faulty_envs import Counting
 
@@ -71,6 +74,7 @@ def leaves(cls: type, prefix: str = "") -> list[str]:
 HELP = """
 import sys
 from lookfurther.cli import main
+from lookfurther.commands.train import told
 
 for words in (["--help"], ["-h"], ["presets"], ["--version"], ["train", "--help"],
               ["train", "no-demos", "--scale", "small", "--help"]):
@@ -260,6 +264,19 @@ def test_a_run_that_fails_has_its_own_exit_code(
     found, said = refused(words, capfd)
     assert found == code
     assert reason in said
+
+
+@pytest.mark.parametrize(
+    ("returns", "said"),
+    [
+        ((math.nan, math.nan, math.nan), "no episode has ended yet"),
+        ((2.5, math.nan, 7.0), "recent return 2.50, best 7.00"),
+        ((2.5, 300.0, 1e6), "recent return 2.50, low-epsilon lanes 300.00, best 1,000,000"),
+    ],
+)
+def test_a_run_tells_only_of_episodes_that_ended(returns: tuple, said: str) -> None:
+    summary = Summary(Path("run"), 4_320, 71, 0, *returns, minutes=1.04, stopped="time")
+    assert told(summary) == f"4,320 steps, 71 updates, 0 episodes in 1.0 min; {said}"
 
 
 # Whole runs

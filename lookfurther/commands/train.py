@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -11,6 +12,9 @@ from lookfurther.config import Config, validate
 from lookfurther.errors import ConfigError
 from lookfurther.options import parse
 from lookfurther.presets import PRESETS, preset
+
+if TYPE_CHECKING:
+    from lookfurther.runtime.loop import Summary
 
 
 @dataclass(frozen=True)
@@ -35,16 +39,27 @@ def run(words: list[str]) -> int:
     summary = train(config, resume=options.resume)
     folder = summary.folder
     learning_curve(folder / "metrics.jsonl", folder / "curve.png")
-    print(
-        f"{summary.step:,} steps, {summary.updates:,} updates, {summary.episodes:,} episodes in"
-        f" {summary.minutes:.1f} min; recent return {summary.return_mean:g},"
-        f" low-epsilon lanes {summary.return_low_epsilon:g}, best {summary.return_best:g}"
-    )
-    print(f"run folder: {folder}")
+    print(f"{told(summary)}\nrun folder: {folder}")
     if summary.stopped != "done":
         how = "more --run.minutes" if summary.stopped == "time" else "the same command"
         print(f"stopped ({summary.stopped}): go on with {how} and --resume")
     return 0
+
+
+def told(summary: Summary) -> str:
+    """How it went, in a line."""
+    from lookfurther.runtime.progress import score
+
+    returns = {
+        "recent return": summary.return_mean,
+        "low-epsilon lanes": summary.return_low_epsilon,
+        "best": summary.return_best,
+    }
+    known = ", ".join(f"{n} {score(r)}" for n, r in returns.items() if not math.isnan(r))
+    return (
+        f"{summary.step:,} steps, {summary.updates:,} updates, {summary.episodes:,} episodes in"
+        f" {summary.minutes:.1f} min; {known or 'no episode has ended yet'}"
+    )
 
 
 def split(words: list[str]) -> tuple[str, str, list[str]]:

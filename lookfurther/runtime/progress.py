@@ -26,7 +26,7 @@ def _speed(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
-def _score(value: float) -> str:
+def score(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.2f}"
 
 
@@ -60,10 +60,10 @@ BLOCKS: dict[str, tuple[tuple[str, str, Callable[[float], str]], ...]] = {
         ("envs awaited", "wait_environments", _share),
     ),
     "Return": (
-        ("recent", "return_mean", _score),
-        ("low ε", "return_low_epsilon", _score),
-        ("best", "return_best", _score),
-        ("so far", "under_way_low_epsilon", _score),
+        ("recent", "return_mean", score),
+        ("low ε", "return_low_epsilon", score),
+        ("best", "return_best", score),
+        ("so far", "under_way_low_epsilon", score),
     ),
     "Loss": (
         ("TD", "loss_td", _loss),
