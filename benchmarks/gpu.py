@@ -176,10 +176,10 @@ def floor(config: Config) -> dict[str, float]:
 
 def profile(config: Config) -> list[tuple[float, int, str]]:
     """(microseconds, calls, kernel) of an update, the longest first."""
-    torch._dynamo.reset()  # what the checks compiled would count against its limit
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as record
 
+    torch._dynamo.reset()  # what the checks compiled would count against its limit
     bench = Bench(config, 0.0)
     work = Updates(bench._mixture(ATARI), bench._learner(ATARI))
     work.run(40)

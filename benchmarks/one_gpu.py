@@ -11,14 +11,12 @@ network under one more linear layer, one-step targets and a uniform replay of 20
 from __future__ import annotations
 
 import sys
-from contextlib import closing
-from functools import partial
 from typing import Any
 
 import torch
 
-from benchmarks.end_to_end import Ours, ratio
-from benchmarks.measure import Contestant, medians, parser, report, surroundings, table
+from benchmarks.end_to_end import Ours, once, ratio
+from benchmarks.measure import medians, parser, report, surroundings, table
 
 LANES, BATCH, FILL = 128, 256, 80.0  # the last: seconds until our learning has begun, at most
 SAMPLES_PER_STEP = 20.0
@@ -50,17 +48,14 @@ def main() -> None:
         sys.exit("there is no GPU here: benchmarks.end_to_end compares on a CPU")
     where = surroundings(["torch", "numpy", "gymnasium", "ale-py", "stable-baselines3", "minari"])
     network = "dueling-deeper" if "deeper" in asked.preset else "dueling"
-    builds = {
-        "lookfurther": partial(ours, asked.preset),
-        "stable-baselines3": partial(theirs, network),
-    }
-    rounds: dict[str, list[dict]] = {name: [] for name in builds}
+    ways = {"lookfurther": (ours, asked.preset), "stable-baselines3": (theirs, network)}
+    rounds: dict[str, list[dict]] = {name: [] for name in ways}
     for _ in range(asked.rounds):
-        for name, build in builds.items():
-            with closing(Contestant(build)) as one:
-                if one.absent:
-                    sys.exit(f"{name}: {one.absent}")
-                rounds[name].append(one.call("round", asked.warm, asked.seconds))
+        for name, way in ways.items():
+            found = once(asked, asked.seconds, *way)
+            if "absent" in found:
+                sys.exit(f"{name}: {found['absent']}")
+            rounds[name].append(found)
     figures: dict[str, Any] = {name: medians(found) for name, found in rounds.items()}
     keys = ["steps_per_second", "updates_per_second", "samples_per_step"]
     rows = [[name, *(f[key] for key in keys)] for name, f in figures.items()]

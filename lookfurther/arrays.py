@@ -1,4 +1,4 @@
-"""Words that NumPy and torch share, for index arithmetic that runs on either."""
+"""What NumPy and torch share, for index arithmetic that runs on either, and how memory moves."""
 
 from __future__ import annotations
 
@@ -31,3 +31,11 @@ def rows(x: A, index: A) -> A:
     if isinstance(x, Tensor):
         return x.index_select(0, index)
     return np.take(x, index, axis=0)
+
+
+def word(size: int) -> torch.dtype:
+    """The widest type of which `size` bytes are a whole number: memory is moved faster in it."""
+    for dtype in (torch.int64, torch.int32):
+        if size % dtype.itemsize == 0:
+            return dtype
+    return torch.uint8

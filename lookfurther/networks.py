@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lookfurther import config
+from lookfurther.arrays import word
 from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.types import Spec
 
@@ -134,15 +135,12 @@ class Fold(nn.Module):
         x = x[:, :, : rows * s, : columns * s]
         if self.planes:
             x, pixel = x.contiguous().unflatten(3, (columns, s)), x.dtype
-            x = x.view(WORDS.get(s * x.itemsize, pixel))  # moved in whole words where there are any
+            x = x.view(word(s * x.itemsize))
             x = x.unflatten(2, (rows, s)).permute(0, 2, 4, 1, 3, 5).flatten().view(pixel)
         else:
             x = x.permute(0, 2, 3, 1).unflatten(2, (columns, s)).unflatten(1, (rows, s))
             x = x.transpose(2, 3).contiguous()
         return x.view(folded).permute(0, 3, 1, 2)
-
-
-WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
 
 
 class Rows(nn.Module):

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from lookfurther import config
-from lookfurther.arrays import A, namespace, native, rows, tensor
+from lookfurther.arrays import A, namespace, native, rows, tensor, word
 from lookfurther.errors import CheckpointError
 from lookfurther.priorities import importance_weights, mass
 from lookfurther.returns import n_step
@@ -304,10 +304,3 @@ class Replay:
         self.cursor.copy_(state["cursor"])
         self.inserted = int(state["inserted"])
         self.random.copy_(state["random"])
-
-
-def word(size: int) -> torch.dtype:
-    """The widest type of which `size` bytes are a whole number."""
-    return next(
-        dtype for dtype in (torch.int64, torch.int32, torch.uint8) if size % dtype.itemsize == 0
-    )

@@ -74,7 +74,6 @@ def leaves(cls: type, prefix: str = "") -> list[str]:
 HELP = """
 import sys
 from lookfurther.cli import main
-from lookfurther.commands.train import told
 
 for words in (["--help"], ["-h"], ["presets"], ["--version"], ["train", "--help"],
               ["train", "no-demos", "--scale", "small", "--help"]):
