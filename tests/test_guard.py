@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
@@ -16,8 +18,10 @@ HOSTILE = Path(__file__).parent / "hostile"
 
 
 @pytest.fixture
-def watch() -> Guard:
-    return Guard()
+def watch() -> Iterator[Guard]:
+    watch = Guard()
+    yield watch
+    watch.stop()
 
 
 def unpacked(name: str, folder: Path) -> Path:
@@ -40,7 +44,6 @@ def test_a_header_that_has_no_end_is_refused(tmp_path: Path, watch: Guard) -> No
     with pytest.raises(ValueError, match="memory allocation failed"):
         watch.check(unpacked("endless_header", tmp_path))
     watch.check(sound(tmp_path))  # and the next file is looked at as ever
-    watch.stop()
 
 
 def test_pieces_that_do_not_fit_their_array_are_refused(tmp_path: Path) -> None:
@@ -52,13 +55,14 @@ def test_pieces_that_do_not_fit_their_array_are_refused(tmp_path: Path) -> None:
 def test_what_does_not_answer_in_time_is_refused(
     tmp_path: Path, watch: Guard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    endless = tmp_path / "endless.hdf5"
+    os.mkfifo(endless)  # who opens it waits for a writer, and there is none
     watch.check(sound(tmp_path))
-    monkeypatch.setattr(guard, "SECONDS", 0.0)
-    with pytest.raises(ValueError, match="within 2 GiB and 0 seconds: it is damaged"):
-        watch.check(sound(tmp_path))
-    monkeypatch.setattr(guard, "SECONDS", 60.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(guard, "SECONDS", 0.25)
+        with pytest.raises(ValueError, match=r"within 2 GiB and 0\.25 seconds: it is damaged"):
+            watch.check(endless)
     watch.check(sound(tmp_path))
-    watch.stop()
 
 
 def test_a_guard_that_was_killed_is_replaced(tmp_path: Path, watch: Guard) -> None:
@@ -69,7 +73,6 @@ def test_a_guard_that_was_killed_is_replaced(tmp_path: Path, watch: Guard) -> No
     first.wait()
     watch.check(sound(tmp_path))
     assert watch._process is not first
-    watch.stop()
 
 
 def test_reasons_are_one_line(tmp_path: Path, watch: Guard) -> None:
@@ -80,4 +83,3 @@ def test_reasons_are_one_line(tmp_path: Path, watch: Guard) -> None:
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="FileNotFoundError"):
         watch.check(tmp_path / "absent.hdf5")
-    watch.stop()
