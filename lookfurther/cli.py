@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -52,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(__version__)
         return 0
+    _end_in_order()
     try:
         if words[0] not in COMMANDS:
             raise ConfigError(f"unknown command {words[0]!r}: choose one of {', '.join(COMMANDS)}")
@@ -62,6 +65,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except KeyboardInterrupt:
+        print("lookfurther: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def _end_in_order() -> None:
+    """Let SIGTERM unwind as an exit does, so that processes and files of ours end with us."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 if __name__ == "__main__":

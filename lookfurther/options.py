@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import tempfile
+from pathlib import Path
 from typing import TypeVar
 
 import tyro
@@ -24,6 +26,17 @@ def parse(kind: type[T], default: T, words: list[str], prog: str) -> T:
         if stop.code in (0, None):
             raise
         raise ConfigError(one_line(said.getvalue())) from None
+
+
+def check_output(option: str, path: Path) -> None:
+    """Refuse a file that cannot be written before the work for it is done, not after."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError("it is a folder")
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise ConfigError(f"{option} {path} cannot be written: {error}") from None
 
 
 def one_line(box: str) -> str:

@@ -25,6 +25,7 @@ from lookfurther.runtime import checkpoint
 from lookfurther.runtime.loop import Summary
 from lookfurther.runtime.metrics import read
 from tests.faulty_envs import Counting
+from tests.sessions import wait_for_imports, wait_until_gone
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,10 +53,11 @@ def tiny(folder: Path, *words: str, **changed: str) -> list[str]:
 
 
 def process(*words: str, code: str = "from lookfurther.__main__ import *") -> subprocess.Popen[str]:
-    """The command in a process of its own."""
-    command = [sys.executable, "-c", code, *words]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
+    """The command in a process and session of its own."""
+    command, pipe = [sys.executable, "-c", code, *words], subprocess.PIPE
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
 
 
 # Help
@@ -278,6 +280,20 @@ def test_a_run_tells_only_of_episodes_that_ended(returns: tuple, said: str) -> N
     assert told(summary) == f"4,320 steps, 71 updates, 0 episodes in 1.0 min; {said}"
 
 
+@pytest.mark.parametrize("words", [["bench"], ["evaluate", "random", *CARTPOLE]])
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    for path, why in (
+        (tmp_path, "it is a folder"),
+        (tmp_path / "file" / "out.json", r"\[Errno \d+\] "),
+    ):
+        code, said = refused([*words, "--json", str(path)], capfd)
+        assert code == 2
+        assert re.match(f"--json {re.escape(str(path))} cannot be written: {why}", said)
+
+
 # Whole runs
 
 
@@ -317,6 +333,23 @@ def test_a_run_from_the_start_to_a_second_helping(
     assert "\n500 steps, 99 updates, " in out
     assert [row["step"] for row in read(folder / "metrics.jsonl")] == [100, 200, 300, 400, 500]
     assert Agent.load(folder).spec.env == "CartPole-v1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "said"), [(signal.SIGINT, "lookfurther: interrupted\n"), (signal.SIGTERM, "")]
+)
+def test_a_command_that_is_ended_takes_its_processes_along(number: int, said: str) -> None:
+    """Here the one of `bench` that goes to its first update with cold caches."""
+    settings = ["--network.hidden", "16", "--replay.capacity", "2000", "--seconds", "0.05"]
+    running = process("bench", "no-demos", "--scale", "small", *CARTPOLE, *settings)
+    assert running.stdout is not None
+    assert any(line.startswith("together: ") for line in running.stdout)
+    os.kill(wait_for_imports(running), signal.SIGSTOP)  # it would not end by itself
+    running.send_signal(number)
+    _, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (128 + number, said)
+    wait_until_gone(running.pid)
 
 
 @pytest.mark.slow

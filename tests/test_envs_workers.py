@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -21,6 +20,7 @@ import pytest
 from lookfurther.envs.workers import Workers, WorkerTraceback
 from lookfurther.errors import CheckpointError, ConfigError, EnvironmentFault
 from tests.faulty_envs import Counting, Faulty, Waiting, at, choices, lanes, play, same
+from tests.sessions import members, wait_for_imports, wait_until_gone
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.timeout(120)  # what goes wrong here hangs
@@ -175,26 +175,6 @@ def wait_until_ready(process: subprocess.Popen[str]) -> None:
     assert process.stdout.readline() == "ready\n"
 
 
-def members(group: int) -> list[int]:
-    """The living processes of a session, zombies left out."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-            except OSError:
-                continue  # it has just ended
-            if int(session) == group and state != "Z":
-                found.append(int(entry.name))
-    return found
-
-
-def wait_until_gone(group: int) -> None:
-    """Return when the session is empty; the time limit catches what never ends."""
-    while members(group):
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize(
     ("how", "number", "code"),
     [
@@ -214,19 +194,10 @@ def test_a_run_ends_with_its_workers(tmp_path: Path, how, number, code):
         wait_until_gone(process.pid)
 
 
-def importing(pid: int) -> bool:
-    """Whether a process has come as far as loading NumPy."""
-    try:
-        return "_multiarray_umath" in Path(f"/proc/{pid}/maps").read_text()
-    except OSError:
-        return False  # it has just ended
-
-
 def test_an_interrupt_while_workers_start_is_not_theirs(tmp_path: Path):
     """It comes while they import, before they could have turned a deaf ear to it."""
     with run(tmp_path, "interrupt") as process:
-        while not any(importing(pid) for pid in members(process.pid) if pid != process.pid):
-            assert process.poll() is None
+        wait_for_imports(process)
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate()
         assert errors.count("Traceback") == 1, errors

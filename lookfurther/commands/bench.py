@@ -11,8 +11,9 @@ import tyro
 
 from lookfurther.commands.train import split
 from lookfurther.config import Config, replace, validate
-from lookfurther.options import parse
+from lookfurther.options import check_output, parse
 from lookfurther.presets import preset
+from lookfurther.runtime.folder import write_text
 
 GAME = "ALE/MontezumaRevenge-v5"
 
@@ -41,10 +42,12 @@ def run(words: list[str]) -> int:
     options = asked(words)
     noise = ("noise",) if options.config.learner.expert_items else ()
     config = validate(replace(options.config, demos=noise))
+    if options.json:
+        check_output("--json", options.json)
     figures = measure(config, options.seconds)
     print(table(figures))
     if options.json:
-        options.json.write_text(json.dumps(figures | {"config": asdict(config)}, indent=2) + "\n")
+        write_text(options.json, json.dumps(figures | {"config": asdict(config)}, indent=2) + "\n")
     return 0
 
 

@@ -13,7 +13,7 @@ import tyro
 
 from lookfurther.config import Environment
 from lookfurther.errors import ConfigError, DemonstrationError
-from lookfurther.options import parse
+from lookfurther.options import check_output, parse
 from lookfurther.scores import STARTS, Starts
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ def run(words: list[str]) -> int:
     """Evaluate, print the statistics, and say where they are."""
     options = parse(EvaluateOptions, EvaluateOptions(), words, "lookfurther evaluate")
     _validate(options)
+    if options.json:
+        check_output("--json", options.json)
     evaluation = _random(options) if options.run == RANDOM else _agent(options)
     print(summary(evaluation))
     if options.run != RANDOM:
