@@ -29,10 +29,9 @@ from lookfurther.envs import Envs
 from lookfurther.networks import builder
 from lookfurther.presets import preset
 from lookfurther.replay import Replay
-from lookfurther.runtime.assembly import build_envs, build_mixture, training_envs
+from lookfurther.runtime.assembly import build_envs, training_envs
 from lookfurther.runtime.captured import AHEAD
 from lookfurther.runtime.handover import Handover
-from lookfurther.runtime.loop import Loop
 from lookfurther.runtime.updates import Updates
 from lookfurther.types import FIRST, TERMINAL, TRUNCATED, Spec
 from lookfurther.weights import Weights
@@ -53,7 +52,7 @@ def weights_after(config: Config, updates: int, captured: bool) -> torch.Tensor:
     """The weights that so many updates lead to, in turns of 1, 2, 4, ... of them."""
     torch.manual_seed(0)
     bench = Bench(config, 0.0)
-    work = Updates(bench._mixture(ATARI), bench._learner(ATARI))
+    work = Updates(bench.mixture, bench.new_learner())
     for recorded in (work.fetch, *work.turns.values()) if not captured else ():
         recorded.device = torch.device("cpu")  # where a function is called as it is
     while work.learner.updates < updates:
@@ -89,15 +88,12 @@ def check_networks() -> dict[str, float]:
 
 def astray(config: Config, turns: int) -> int:
     """Slots of a run's replay that fresh emulators, given its actions, do not show again."""
-    bench = Bench(config, 0.0)
-    with bench._source() as (source, learner):
-        spec = source.groups[0].envs.spec
-        mixture = build_mixture(config, spec, [], learner.weights.device)
-        loop = Loop(config, None, source, mixture, learner, None, None)  # type: ignore[arg-type]
+    with closing(Bench(config, 0.0)) as bench:
+        loop = bench.loop(bench.empty())
         for _ in range(turns):
             loop.turn()
         loop.check()
-    replay, wrong, first = mixture.agent, 0, 0
+    replay, wrong, first = loop.mixture.agent, 0, 0
     for envs in training_envs(partial(build_envs, config.env, config), config):
         lanes = slice(first, first := first + envs.lanes)
         with closing(envs):
@@ -181,7 +177,7 @@ def profile(config: Config) -> list[tuple[float, int, str]]:
 
     torch._dynamo.reset()  # what the checks compiled would count against its limit
     bench = Bench(config, 0.0)
-    work = Updates(bench._mixture(ATARI), bench._learner(ATARI))
+    work = Updates(bench.mixture, bench.new_learner())
     work.run(40)
     torch.cuda.synchronize()
     with record(activities=[ProfilerActivity.CUDA]) as trace:

@@ -6,20 +6,21 @@ sampling costs what it costs late in a run; demonstrations are noise.
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from functools import partial
+from collections.abc import Callable
+from contextlib import closing
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from lookfurther.config import Config, replace, to_json
+from lookfurther.config import Config, from_json, replace, to_json
 from lookfurther.demos.episodes import Episode
 from lookfurther.envs import Envs
 from lookfurther.learner import Learner
@@ -51,6 +52,39 @@ class Bench:
         torch.manual_seed(config.run.seed)
         torch.set_num_threads(hardware.learner_threads(config))
 
+    @cached_property
+    def spec(self) -> Spec:
+        with closing(build_envs(self.config.env, self.config, 1, 0)) as envs:
+            return envs.spec
+
+    @cached_property
+    def mixture(self) -> Mixture:
+        """Both replays, full of noise."""
+        mixture = self.empty()
+        _fill(mixture.agent)
+        return mixture
+
+    @cached_property
+    def crew(self) -> tuple[LocalSource, Learner]:
+        """The lanes with their actors, and the learner whose weights they take."""
+        make: Callable[[int, int], Envs] = partial(build_envs, self.config.env, self.config)
+        envs = training_envs(make, self.config)
+        learner = self.new_learner()
+        return build_source(self.config, envs, learner), learner
+
+    def new_learner(self) -> Learner:
+        network = builder(self.config.network)(self.spec)
+        return Learner(network, self.config.learner, self.device, self.precision, self.compiled)
+
+    def close(self) -> None:
+        """Let go of the lanes and the replays."""
+        if "crew" in self.__dict__:
+            for group in self.crew[0].groups:
+                group.envs.close()
+        for part in ("crew", "mixture"):
+            self.__dict__.pop(part, None)
+        gc.collect()  # parts refer to one another
+
     def environments(self) -> dict[str, float]:
         """The bare environments, all lanes together, with random actions."""
         lanes, random = self.config.actor.lanes, np.random.default_rng(0)
@@ -66,27 +100,24 @@ class Bench:
 
     def actor(self) -> dict[str, float]:
         """The same environments with the network acting, and chunks with priorities coming out."""
-        with self._source() as (source, _):
+        source, _ = self.crew
 
-            def turn() -> None:
-                source.start()
-                source.collect()
+        def turn() -> None:
+            source.start()
+            source.collect()
 
-            lanes = self.config.actor.lanes / len(source.groups)
-            return {"steps": lanes * self._rate(turn)}
+        return {"steps": self.config.actor.lanes / len(source.groups) * self._rate(turn)}
 
     def learner(self) -> dict[str, float]:
         """Whole updates: sampling from a full replay, the step, the priorities."""
-        spec = self._spec()
-        updates = Updates(self._mixture(spec), self._learner(spec))
+        updates = Updates(self.mixture, self.new_learner())
         rate = self._rate(lambda: updates.run(self.updates))
         updates.learner.check()
         return {"updates": self.updates * rate}
 
     def replay(self) -> dict[str, float]:
-        """Sampling a batch and giving priorities back, and adding a step of every lane."""
-        mixture = self._mixture(self._spec())
-
+        """Sampling a batch and giving priorities back, and the memory of a step."""
+        mixture = self.mixture
         batch = mixture.blank()
 
         def sample() -> None:
@@ -99,19 +130,21 @@ class Bench:
     def together(self, steps: float, updates: float) -> dict[str, float]:
         """Acting and learning at once, at the ratio of the rates that each has alone."""
         ratio = updates * self.config.batch / steps
-        config = replace(self.config, learner__samples_per_insert=ratio, replay__start=0)
-        with self._source() as (source, learner):
-            mixture = self._mixture(source.groups[0].envs.spec)
-            loop = Loop(config, None, source, mixture, learner, None, None)  # type: ignore[arg-type]
-            for _ in range(self.warm):
-                loop.turn()
-            self._wait()
-            before = loop.step, learner.updates, *loop.waits.values()
-            seconds = self._spend(loop.turn)[1]
-            loop.check()
-            after = loop.step, learner.updates, *loop.waits.values()
-            rates = [(b - a) / seconds for a, b in zip(before, after, strict=True)]
-            return dict(zip(("steps", "updates", *loop.waits), rates, strict=True))
+        loop = self.loop(self.mixture, learner__samples_per_insert=ratio, replay__start=0)
+        for _ in range(self.warm):
+            loop.turn()
+        self._wait()
+        before = loop.step, loop.learner.updates, *loop.waits.values()
+        seconds = self._spend(loop.turn)[1]
+        loop.check()
+        after = loop.step, loop.learner.updates, *loop.waits.values()
+        rates = [(b - a) / seconds for a, b in zip(before, after, strict=True)]
+        return dict(zip(("steps", "updates", *loop.waits), rates, strict=True))
+
+    def loop(self, mixture: Mixture, **settings: Any) -> Loop:
+        """The loop of a run with these parts and settings, without its folder."""
+        config = replace(self.config, **settings)
+        return Loop(config, None, self.crew[0], mixture, self.crew[1], None, None)  # type: ignore[arg-type]
 
     def first_update(self) -> dict[str, float]:
         """Seconds from the start of a new process to its first update, with cold caches."""
@@ -138,35 +171,13 @@ class Bench:
             held["gpu"] = torch.cuda.max_memory_allocated(self.device) / 2**30
         return held
 
-    def _spec(self) -> Spec:
-        with closing(build_envs(self.config.env, self.config, 1, 0)) as envs:
-            return envs.spec
-
-    def _learner(self, spec: Spec) -> Learner:
-        network = builder(self.config.network)(spec)
-        return Learner(network, self.config.learner, self.device, self.precision, self.compiled)
-
-    def _mixture(self, spec: Spec) -> Mixture:
-        """Both replays, full of noise."""
-        agent = Replay.bytes_for(
-            spec, self.config.replay.capacity, len(self.config.replay.horizons)
-        )
-        memory = hardware.replay_device(self.config, agent, 0)
+    def empty(self) -> Mixture:
+        """Both replays, with a demonstration and nothing else in them."""
+        spec, replay = self.spec, self.config.replay
+        size = Replay.bytes_for(spec, replay.capacity, len(replay.horizons))
+        memory = hardware.replay_device(self.config, size, 0)
         expert = [_noise(spec)] if self.config.learner.expert_items else []
-        mixture = build_mixture(self.config, spec, expert, memory)
-        _fill(mixture.agent)
-        return mixture
-
-    @contextmanager
-    def _source(self) -> Iterator[tuple[LocalSource, Learner]]:
-        make: Callable[[int, int], Envs] = partial(build_envs, self.config.env, self.config)
-        envs = training_envs(make, self.config)
-        learner = self._learner(envs[0].spec)
-        try:
-            yield build_source(self.config, envs, learner), learner
-        finally:
-            for group in envs:
-                group.close()
+        return build_mixture(self.config, spec, expert, memory)
 
     def _rate(self, turn: Callable[[], Any]) -> float:
         """Turns a second, after some that do not count."""
@@ -191,16 +202,14 @@ class Bench:
 
 
 def start_cold(config: str) -> None:
-    """A process up to its first update, as a run goes but for a replay that is already full."""
-    from lookfurther.config import from_json
-
+    """A process up to its first update: a run that waits for no more steps than it must."""
     bench = Bench(from_json(config), 0.0)
-    with bench._source() as (source, learner):
-        source.start()
-        source.collect()
-        updates = Updates(bench._mixture(source.groups[0].envs.spec), learner)
-        updates.run(1)
-        updates.learner.check()
+    least = bench.config.actor.lanes * (max(bench.config.replay.horizons) + 2)
+    with closing(bench):
+        loop = bench.loop(bench.empty(), replay__start=least)
+        while not loop.learner.updates:
+            loop.turn()
+        loop.check()
 
 
 def _noise(spec: Spec) -> Episode:

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import math
+import weakref
 
-from lookfurther.commands.bench import measure, table
+import pytest
+
+from lookfurther.bench import Bench
+from lookfurther.commands.bench import asked, measure, table
 from lookfurther.presets import preset
+
+CONFIG = preset(
+    "apex-dqfd",
+    "small",
+    env="CartPole-v1",
+    demos=("noise",),
+    actor__lanes=4,
+    replay__capacity=2_000,
+    network__hidden=(16,),
+    run__device="cpu",
+)
 
 
 def test_every_measurement_gives_figures_and_the_table_their_ratios() -> None:
-    config = preset(
-        "apex-dqfd",
-        "small",
-        env="CartPole-v1",
-        demos=("noise",),
-        actor__lanes=4,
-        replay__capacity=2_000,
-        network__hidden=(16,),
-        run__device="cpu",
-    )
-    figures = measure(config, seconds=0.05)
+    figures = measure(CONFIG, seconds=0.05)
     names = ("environments", "actor", "learner", "replay", "together", "first_update", "memory")
     for name in names:
         for what, value in figures[name].items():
@@ -29,3 +34,27 @@ def test_every_measurement_gives_figures_and_the_table_their_ratios() -> None:
     share = figures["actor"]["steps"] / figures["environments"]["steps"]
     assert f"{share:.0%} of the environments alone" in text
     assert text.splitlines()[-1].startswith("what limits: the ")
+
+
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [([], 200_000), (["--scale=paper"], 2_000_000), (["apex-dqfd"], 2_000_000)],
+)
+def test_a_machine_without_a_gpu_is_measured_with_what_it_can_hold(
+    words: list[str], steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    config = asked([*words, "--run.seed", "3"]).config
+    assert (config.preset, config.replay.capacity, config.run.seed) == ("apex-dqfd", steps, 3)
+
+
+def test_the_replay_is_built_once_and_let_go() -> None:
+    """The process that measures the first update needs its memory."""
+    bench = Bench(CONFIG, 0.01)
+    bench.learner()
+    held = weakref.ref(bench.mixture.agent)
+    bench.replay()
+    bench.together(bench.actor()["steps"], updates=100.0)
+    assert held() is bench.mixture.agent
+    bench.close()
+    assert held() is None

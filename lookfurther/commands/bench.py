@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,7 +33,7 @@ class BenchOptions:
 def asked(words: list[str]) -> BenchOptions:
     """What the words of a command line ask for."""
     named = words and not words[0].startswith("-")
-    name, scale, rest = split(words if named else [_fitting(), *words])
+    name, scale, rest = split(words if named else _fitting(words))
     base = replace(preset(name, scale), env=GAME)
     return parse(BenchOptions, BenchOptions(base), rest, f"lookfurther bench {name}")
 
@@ -51,11 +52,14 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def _fitting() -> str:
-    """The preset to measure with where none is named: the deeper network needs a GPU."""
+def _fitting(words: list[str]) -> list[str]:
+    """These words with a preset for this machine, and its scale if they have none."""
     import torch
 
-    return "apex-dqfd-deeper" if torch.cuda.is_available() else "apex-dqfd"
+    if torch.cuda.is_available():
+        return ["apex-dqfd-deeper", *words]
+    scaled = any(word.partition("=")[0] == "--scale" for word in words)
+    return ["apex-dqfd", *([] if scaled else ["--scale", "small"]), *words]
 
 
 def measure(config: Config, seconds: float) -> dict[str, Any]:
@@ -64,6 +68,12 @@ def measure(config: Config, seconds: float) -> dict[str, Any]:
 
     bench = Bench(config, seconds)
     figures: dict[str, Any] = {"device": str(bench.device), "precision": str(bench.precision)}
+    print(
+        f"{config.preset}, {config.env}: {config.actor.lanes} lanes, a full replay of"
+        f" {config.replay.capacity:,} steps, {str(bench.precision).partition('.')[2]} on"
+        f" {bench.device}; {seconds:g} s each",
+        flush=True,
+    )
 
     def note(name: str, *given: float) -> None:
         figures[name] = getattr(bench, name)(*given)
@@ -71,10 +81,11 @@ def measure(config: Config, seconds: float) -> dict[str, Any]:
             f"{name}: " + ", ".join(f"{k} {v:,.2f}" for k, v in figures[name].items()), flush=True
         )
 
-    for name in ("environments", "actor", "learner", "replay"):
-        note(name)
-    note("together", figures["actor"]["steps"], figures["learner"]["updates"])
-    note("first_update")
+    with closing(bench):
+        for name in ("environments", "actor", "learner", "replay"):
+            note(name)
+        note("together", figures["actor"]["steps"], figures["learner"]["updates"])
+    note("first_update")  # in a process of its own, which needs the memory
     note("memory")
     return figures
 
