@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,10 +158,9 @@ def mp4(
 ) -> None:
     """As `gif`, but a film for any length: frames are taken one at a time and never held."""
     _check_speed(fps)
-    try:
-        import av
-    except ImportError:
-        raise ConfigError("MP4 needs PyAV: install lookfurther[video], or name a .gif") from None
+    check_mp4()
+    import av
+
     with replacing(out) as temporary, av.open(temporary, "w", format="mp4") as file:
         stream = None
         for i, frame in enumerate(map(_even, _dressed(frames, scale, captions))):
@@ -170,6 +170,12 @@ def mp4(
         if stream is None:
             raise LookFurtherError("no frames to animate: the episode is empty")
         file.mux(stream.encode())
+
+
+def check_mp4() -> None:
+    """Refuse MP4 where PyAV, an optional extra, is missing."""
+    if find_spec("av") is None:
+        raise ConfigError("MP4 needs PyAV: install lookfurther[video], or name a .gif")
 
 
 def _stream(file: Any, fps: float, shape: tuple[int, ...]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -275,7 +276,8 @@ def test_a_film_and_an_animation(
     pytest.importorskip("pygame", reason="CartPole is drawn with pygame")
     monkeypatch.setattr(video, "PAUSE", 0.08)
     assert main(["video", str(run), "--out", str(tmp_path / "a.mp4"), "--episodes", "5"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
     best, other = sorted((e.score for e in experts()), reverse=True)
     assert f"expert {best:g}" in lines[0]
     assert f"expert {other:g}" in lines[1]
@@ -292,6 +294,8 @@ def test_a_film_and_an_animation(
         sides = pair(agent, where, Expert("", episode), seed)
         lengths.append(max(len(rehearse(side.play())) - 1 for side in sides))
     assert len(pictures) == sum(-(-n // 2) + 1 + 2 for n in lengths)
+    stages = ["playing 1 of 2", "playing 2 of 2", f"drawing {len(pictures)} pictures"]
+    assert printed.err.splitlines() == stages
     assert main(["video", str(run), "--out", str(tmp_path / "a.gif"), "--speed", "4"]) == 0
     with Image.open(tmp_path / "a.gif") as animation:
         assert animation.size == (960, 540)
@@ -299,8 +303,10 @@ def test_a_film_and_an_animation(
 
 
 def test_what_cannot_be_is_one_line(run: Path, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "file").touch()
     for words, said in {
         (str(run), "--out", "a.avi"): "must end in .mp4 or .gif",
+        (str(run), "--out", str(tmp_path / "file" / "a.gif")): "a.gif cannot be written",
         (str(run), "--episodes", "0"): "--episodes must be at least 1",
         (str(run), "--speed", "-1"): "--speed must be 0 ... 1000",
         (str(run), "--demos", "no/such-v0"): "no demonstrations named no/such-v0",
@@ -311,6 +317,14 @@ def test_what_cannot_be_is_one_line(run: Path, tmp_path: Path, capsys: Any) -> N
         assert said in error
         assert len(error.splitlines()) == 1
     assert not Path("a.avi").exists()
+
+
+def test_a_film_without_its_library_is_refused_before_anything_is_played(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+    assert main(["video", str(tmp_path / "no run"), "--out", str(tmp_path / "a.mp4")]) == 2
+    assert "MP4 needs PyAV: install lookfurther[video]" in capsys.readouterr().err
 
 
 def test_a_page_watches_one_episode_after_another(run: Path, monkeypatch: Any) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from lookfurther.errors import ConfigError
-from lookfurther.options import parse
+from lookfurther.options import check_output, parse
 
 if TYPE_CHECKING:
     from lookfurther.agent import Agent
@@ -47,18 +49,29 @@ class VideoOptions:
 def run(words: list[str]) -> int:
     """Write the film and say how the plays went, or show them live."""
     options = parse(VideoOptions, VideoOptions(), words, "lookfurther video")
-    if not options.watch and options.out.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"--out {options.out} must end in .mp4 or .gif")
     if options.episodes < 1 or not 0 <= options.seed < 2**31 - options.episodes:
         raise ConfigError("--episodes must be at least 1 and --seed 0 ... 2^31 - 1")
     if not 0 <= options.speed <= 1000:
         raise ConfigError(f"--speed must be 0 ... 1000, not {options.speed:g}")
+    if not options.watch:
+        _check_film(options.out)
     from lookfurther.agent import Agent
     from lookfurther.video.cast import experts
 
     agent = Agent.load(options.run)
     found = experts(agent, options.demos or agent.config.demos)
     return watch(options, agent, found) if options.watch else write(options, agent, found)
+
+
+def _check_film(out: Path) -> None:
+    """Refuse a film that cannot be written before anything is played."""
+    from lookfurther.animate import check_mp4
+
+    if out.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"--out {out} must end in .mp4 or .gif")
+    if out.suffix.lower() == ".mp4":
+        check_mp4()
+    check_output("--out", out)
 
 
 def write(options: VideoOptions, agent: Agent, experts: list[Expert]) -> int:
@@ -74,7 +87,9 @@ def write(options: VideoOptions, agent: Agent, experts: list[Expert]) -> int:
     scene = Scene.of(agent.config, agent.spec)
     pairs = [pair(agent, scene, expert, seed) for expert, seed in zip(cast, seeds, strict=False)]
     stage = Stage(title(scene.spec.env), scene, WIDTHS[options.out.suffix.lower()])
-    for sides, shown in zip(pairs, film(stage, pairs, options.out, options.speed), strict=True):
+    tell = partial(print, file=sys.stderr, flush=True)
+    played = film(stage, pairs, options.out, options.speed, tell)
+    for sides, shown in zip(pairs, played, strict=True):
         who = [f"{s.name.lower()} {number(x)}" for s, x in zip(sides, shown.scores, strict=True)]
         if shown.overtaking is not None:
             who.append(f"the agent goes ahead at {moment(shown.overtaking, scene)}")

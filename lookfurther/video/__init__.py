@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,25 +59,35 @@ def growing(returns: Sequence[np.ndarray]) -> Axes:
     )
 
 
-def film(stage: Stage, pairs: Sequence[Sequence[Side]], out: Path, speed: float) -> list[Shown]:
+def film(
+    stage: Stage,
+    pairs: Sequence[Sequence[Side]],
+    out: Path,
+    speed: float,
+    tell: Callable[[str], None],
+) -> list[Shown]:
     """Write a film of the pairs, one after another; a speed of 0 is chosen from their length."""
-    returns = [[rehearse(side.play()) for side in sides] for sides in pairs]
+    returns = []
+    for number, sides in enumerate(pairs, 1):
+        tell(f"playing {number} of {len(pairs)}")
+        returns.append([rehearse(side.play()) for side in sides])
     axes = [Axes.of(curves) for curves in returns]
     stride, fps = pace(stage.scene.rate, max(a.frames for a in axes), speed)
     pictures = sum(math.ceil(a.frames / stride) + 1 + int(PAUSE * fps) for a in axes)
-    frames = _frames(stage, pairs, axes, stride, int(PAUSE * fps))
-    if out.suffix.lower() == ".mp4":
-        mp4(frames, out, fps)
-    elif pictures > LONGEST:
+    if out.suffix.lower() == ".gif" and pictures > LONGEST:
         raise ConfigError(f"{pictures:,} pictures are too many for a GIF: name an .mp4")
-    else:
+    tell(f"drawing {pictures:,} pictures")
+    frames = _frames(stage, pairs, axes, stride, int(PAUSE * fps))
+    if out.suffix.lower() == ".gif":
         gif(list(frames), out, fps)
-    return [
-        Shown(
-            tuple(float(c[-1]) for c in curves), overtaking(*curves) if len(curves) == 2 else None
-        )
-        for curves in returns
-    ]
+    else:
+        mp4(frames, out, fps)
+    return [_shown(curves) for curves in returns]
+
+
+def _shown(curves: Sequence[np.ndarray]) -> Shown:
+    ahead = overtaking(*curves) if len(curves) == 2 else None
+    return Shown(tuple(float(curve[-1]) for curve in curves), ahead)
 
 
 def pace(rate: float, frames: int, speed: float) -> tuple[int, float]:
