@@ -67,9 +67,9 @@ class Bench:
     @cached_property
     def crew(self) -> tuple[LocalSource, Learner]:
         """The lanes with their actors, and the learner whose weights they take."""
+        learner = self.new_learner()
         make: Callable[[int, int], Envs] = partial(build_envs, self.config.env, self.config)
         envs = training_envs(make, self.config)
-        learner = self.new_learner()
         return build_source(self.config, envs, learner), learner
 
     def new_learner(self) -> Learner:
