@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.measure import add_json
 from lookfurther.bench import Bench
 from lookfurther.config import Config, replace
 from lookfurther.envs import Envs
@@ -31,6 +32,7 @@ from lookfurther.presets import preset
 from lookfurther.replay import Replay
 from lookfurther.runtime.assembly import build_envs, training_envs
 from lookfurther.runtime.captured import AHEAD
+from lookfurther.runtime.folder import write_text
 from lookfurther.runtime.handover import Handover
 from lookfurther.runtime.updates import Updates
 from lookfurther.types import FIRST, TERMINAL, TRUNCATED, Spec
@@ -207,7 +209,7 @@ def main() -> None:
     options.add_argument("--check", action="store_true")
     options.add_argument("--profile", action="store_true")
     options.add_argument("--preset", default="apex-dqfd-deeper")
-    options.add_argument("--json")
+    add_json(options)
     asked = options.parse_args()
     figures: dict[str, Any] = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
     for name, value in checks() if asked.check else ():
@@ -223,8 +225,7 @@ def main() -> None:
             f"{sum(row[0] for row in figures['kernels']):8.1f} us in all, floor {figures['floor']}"
         )
     if asked.json:
-        with open(asked.json, "w") as file:
-            json.dump(figures, file, indent=2)
+        write_text(asked.json, json.dumps(figures, indent=2) + "\n")
 
 
 if __name__ == "__main__":

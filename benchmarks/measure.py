@@ -20,17 +20,34 @@ from typing import Any
 
 import torch
 
+from lookfurther.errors import ConfigError
+from lookfurther.options import check_output
+from lookfurther.runtime.folder import write_text
+
 ROOT = Path(__file__).parents[1]
 
 
 def parser(doc: str | None, seconds: float) -> argparse.ArgumentParser:
     """The options every benchmark has; `seconds` is what one round of one contestant takes."""
     options = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
-    options.add_argument("--json", type=Path, help="also write every figure to this file")
+    add_json(options)
     options.add_argument("--seconds", type=float, default=seconds, help="length of a round")
     options.add_argument("--rounds", type=int, default=3, help="rounds; the median is reported")
     options.add_argument("--cores", type=int, default=2, help="cores to use, and threads of each")
     return options
+
+
+def add_json(options: argparse.ArgumentParser) -> None:
+    """--json FILE, refused before anything is measured where it cannot be written."""
+
+    def output(word: str) -> Path:
+        try:
+            check_output("--json", path := Path(word))
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return path
+
+    options.add_argument("--json", type=output, help="also write every figure to this file")
 
 
 def confine(cores: int) -> None:
@@ -119,7 +136,7 @@ def report(title: str, result: dict[str, Any], text: str, path: Path | None) -> 
     print(f"{title}\n{where['cpu']}, {cores} cores, {cores} threads, load {load:.2g}")
     print(f"python {where['python']}, {versions}, commit {where['commit']}\n\n{text}")
     if path:
-        path.write_text(json.dumps(result, indent=2) + "\n")
+        write_text(path, json.dumps(result, indent=2) + "\n")
 
 
 class Contestant:

@@ -16,7 +16,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.measure import confine, report, surroundings, table, version
+from benchmarks.measure import add_json, confine, report, surroundings, table, version
 from lookfurther.demos.episodes import Episode
 from lookfurther.demos.importers import sequences
 from lookfurther.demos.search import Progress, SearchOptions, run_search
@@ -58,7 +58,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--cores", type=int, default=2, help="cores to use, and processes")
     options.add_argument("--demonstration", type=Path, help="write the best play to this .npz")
-    options.add_argument("--json", type=Path, help="also write every figure to this file")
+    add_json(options)
     return options.parse_args()
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.measure import report, surroundings
+from benchmarks.measure import add_json, report, surroundings
 from lookfurther import Agent
 from lookfurther.config import Config, replace
 from lookfurther.demos import sets
@@ -120,7 +120,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--preset", default="apex-dqfd-deeper")
     options.add_argument("--updates", type=int, default=60_000)
     options.add_argument("--vary", action="append", default=[], metavar="SETTING=VALUE")
-    options.add_argument("--json", type=Path)
+    add_json(options)
     return options.parse_args()
 
 

@@ -27,6 +27,7 @@ from lookfurther.learner import Learner
 from lookfurther.mixture import Mixture
 from lookfurther.networks import builder
 from lookfurther.replay import Replay
+from lookfurther.rules import least_start
 from lookfurther.runtime import hardware
 from lookfurther.runtime.assembly import build_envs, build_mixture, build_source, training_envs
 from lookfurther.runtime.captured import Captured
@@ -204,9 +205,8 @@ class Bench:
 def start_cold(config: str) -> None:
     """A process up to its first update: a run that waits for no more steps than it must."""
     bench = Bench(from_json(config), 0.0)
-    least = bench.config.actor.lanes * (max(bench.config.replay.horizons) + 2)
     with closing(bench):
-        loop = bench.loop(bench.empty(), replay__start=least)
+        loop = bench.loop(bench.empty(), replay__start=least_start(bench.config))
         while not loop.learner.updates:
             loop.turn()
         loop.check()

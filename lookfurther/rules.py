@@ -57,11 +57,16 @@ def bounds(c: Config) -> list[tuple[bool, str]]:
     ]
 
 
+def least_start(c: Config) -> int:
+    """Steps after which every lane has an item of every horizon."""
+    return c.actor.lanes * (max(c.replay.horizons, default=0) + 2)
+
+
 def relations(c: Config) -> list[tuple[bool, str]]:
     """(holds, what must hold) for every other constraint."""
     e, a, r, n, le, run = c.environment, c.actor, c.replay, c.network, c.learner, c.run
     lag = max(r.horizons, default=0)
-    room, warm = a.lanes * (lag + 16), a.lanes * (lag + 2)
+    room, warm = a.lanes * (lag + 16), least_start(c)
     return [
         (0 <= e.sticky < 1, f"environment.sticky must be in [0, 1), not {e.sticky}"),
         (
