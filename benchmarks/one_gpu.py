@@ -18,14 +18,14 @@ import torch
 from benchmarks.end_to_end import Ours, once, ratio
 from benchmarks.measure import medians, parser, report, surroundings, table
 
-LANES, BATCH, FILL = 128, 256, 80.0  # the last: seconds until our learning has begun, at most
+LANES, BATCH = 128, 256
 SAMPLES_PER_STEP = 20.0
 
 
-def ours(name: str) -> Ours:
+def ours(name: str, fill: float) -> Ours:
     return Ours(
         name,
-        FILL,
+        fill,
         env="ALE/MontezumaRevenge-v5",
         learner__samples_per_insert=SAMPLES_PER_STEP,
         run__log_period=10_000,
@@ -42,13 +42,16 @@ def theirs(network: str) -> Any:
 def main() -> None:
     options = parser(__doc__, seconds=20.0)
     options.add_argument("--warm", type=float, default=5.0, help="seconds of learning not counted")
+    options.add_argument(
+        "--fill", type=float, default=80.0, help="seconds to our first update, at most"
+    )
     options.add_argument("--preset", default="apex-dqfd-deeper")
     asked = options.parse_args()
     if not torch.cuda.is_available():
         sys.exit("there is no GPU here: benchmarks.end_to_end compares on a CPU")
     where = surroundings(["torch", "numpy", "gymnasium", "ale-py", "stable-baselines3", "minari"])
     network = "dueling-deeper" if "deeper" in asked.preset else "dueling"
-    ways = {"lookfurther": (ours, asked.preset), "stable-baselines3": (theirs, network)}
+    ways = {"lookfurther": (ours, asked.preset, asked.fill), "stable-baselines3": (theirs, network)}
     rounds: dict[str, list[dict]] = {name: [] for name in ways}
     for _ in range(asked.rounds):
         for name, way in ways.items():
