@@ -166,7 +166,8 @@ def test_im_loss_outside_the_best_episode_is_nothing(seed: int) -> None:
 
 def random_gradients(seed: int, scale: float) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return [scale * torch.randn(shape, generator=generator) for shape in [(3, 4), (5,), (2, 1, 3)]]
+    shapes = [(3, 4), (5,), (2, 1, 3), (), (0, 4)]
+    return [scale * torch.randn(shape, generator=generator) for shape in shapes]
 
 
 def global_norm(tensors: list[Tensor]) -> float:
