@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 COLOURS = 255  # one of a GIF's 256 is kept for "as in the frame before"
 FASTEST = 50.0  # frames a second; viewers slow down anything faster
+LONGEST = 3000  # pictures of a GIF, all of which are held in memory
 
 
 def _pack(frame: np.ndarray) -> np.ndarray:
@@ -158,7 +159,7 @@ def mp4(
 ) -> None:
     """As `gif`, but a film for any length: frames are taken one at a time and never held."""
     _check_speed(fps)
-    check_mp4()
+    _check_library()
     import av
 
     with replacing(out) as temporary, av.open(temporary, "w", format="mp4") as file:
@@ -172,8 +173,38 @@ def mp4(
         file.mux(stream.encode())
 
 
-def check_mp4() -> None:
-    """Refuse MP4 where PyAV, an optional extra, is missing."""
+def animate(
+    frames: Iterable[np.ndarray],
+    out: Path,
+    fps: float,
+    scale: int = 1,
+    captions: Sequence[str] | None = None,
+) -> None:
+    """As `gif` or as `mp4`, whichever `out` names."""
+    if out.suffix.lower() == ".gif":
+        gif(list(frames), out, fps, scale, captions)
+    else:
+        mp4(frames, out, fps, scale, captions)
+
+
+def check_film(out: Path) -> None:
+    """Refuse a file that `animate` cannot write before anything is played for it."""
+    if out.suffix.lower() not in (".gif", ".mp4"):
+        raise ConfigError(f"{out} must end in .gif or .mp4")
+    if out.suffix.lower() == ".mp4":
+        _check_library()
+
+
+def check_length(out: Path, pictures: int) -> None:
+    """Refuse more pictures than a GIF may have."""
+    if out.suffix.lower() == ".gif" and pictures > LONGEST:
+        raise ConfigError(
+            f"{pictures:,} pictures are too many for a GIF: name an .mp4, or a higher --speed"
+        )
+
+
+def _check_library() -> None:
+    """MP4 needs PyAV, an optional extra."""
     if find_spec("av") is None:
         raise ConfigError("MP4 needs PyAV: install lookfurther[video], or name a .gif")
 

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageSequence
 
+from lookfurther import animate
 from lookfurther.animate import mp4
 from lookfurther.cli import main
 from lookfurther.commands import demos
@@ -514,10 +515,20 @@ def test_what_cannot_be_played(
     assert message in printed(capsys, "play", "pong", *words, code=2)
 
 
+def test_a_film_that_cannot_be_written_is_refused_before_the_set_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    nowhere = str(tmp_path / "file" / "a.gif")
+    assert "a.gif cannot be written" in printed(capsys, "play", "none", nowhere, code=2)
+    monkeypatch.setitem(sys.modules, "av", None)
+    assert "MP4 needs PyAV" in printed(capsys, "play", "none", str(tmp_path / "a.mp4"), code=2)
+
+
 def test_a_gif_has_its_limit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(replays, "LONGEST", 10)
+    monkeypatch.setattr(animate, "LONGEST", 10)
     saved("pong-v0", episode(40))
     assert "11 pictures are too many for a GIF" in printed(capsys, "play", "pong", "a.gif", code=2)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from lookfurther import video
+from lookfurther import animate, video
 from lookfurther.agent import Agent
 from lookfurther.animate import FASTEST
 from lookfurther.cli import main
@@ -305,7 +306,7 @@ def test_a_film_and_an_animation(
 def test_what_cannot_be_is_one_line(run: Path, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "file").touch()
     for words, said in {
-        (str(run), "--out", "a.avi"): "must end in .mp4 or .gif",
+        (str(run), "--out", "a.avi"): "a.avi must end in .gif or .mp4",
         (str(run), "--out", str(tmp_path / "file" / "a.gif")): "a.gif cannot be written",
         (str(run), "--episodes", "0"): "--episodes must be at least 1",
         (str(run), "--speed", "-1"): "--speed must be 0 ... 1000",
@@ -317,6 +318,15 @@ def test_what_cannot_be_is_one_line(run: Path, tmp_path: Path, capsys: Any) -> N
         assert said in error
         assert len(error.splitlines()) == 1
     assert not Path("a.avi").exists()
+
+
+def test_an_animation_has_its_limit(
+    run: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(animate, "LONGEST", 3)
+    assert main(["video", str(run), "--out", str(tmp_path / "a.gif")]) == 2
+    assert re.search(r"\d+ pictures are too many for a GIF", capsys.readouterr().err)
+    assert not (tmp_path / "a.gif").exists()
 
 
 def test_a_film_without_its_library_is_refused_before_anything_is_played(

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from lookfurther.agent import Agent
     from lookfurther.video.cast import Expert
 
-SUFFIXES = (".mp4", ".gif")
 LIVE = 960  # pixels of the picture in a browser
 
 
@@ -53,25 +52,17 @@ def run(words: list[str]) -> int:
         raise ConfigError("--episodes must be at least 1 and --seed 0 ... 2^31 - 1")
     if not 0 <= options.speed <= 1000:
         raise ConfigError(f"--speed must be 0 ... 1000, not {options.speed:g}")
+    from lookfurther.animate import check_film
+
     if not options.watch:
-        _check_film(options.out)
+        check_film(options.out)
+        check_output("--out", options.out)
     from lookfurther.agent import Agent
     from lookfurther.video.cast import experts
 
     agent = Agent.load(options.run)
     found = experts(agent, options.demos or agent.config.demos)
     return watch(options, agent, found) if options.watch else write(options, agent, found)
-
-
-def _check_film(out: Path) -> None:
-    """Refuse a film that cannot be written before anything is played."""
-    from lookfurther.animate import check_mp4
-
-    if out.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"--out {out} must end in .mp4 or .gif")
-    if out.suffix.lower() == ".mp4":
-        check_mp4()
-    check_output("--out", out)
 
 
 def write(options: VideoOptions, agent: Agent, experts: list[Expert]) -> int:

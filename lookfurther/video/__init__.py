@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lookfurther.animate import gif, mp4
-from lookfurther.errors import ConfigError
+from lookfurther.animate import animate, check_length
 from lookfurther.video.cast import Side
 from lookfurther.video.chart import Axes, Curve
 from lookfurther.video.plays import Reel, overtaking, rehearse
@@ -20,7 +19,6 @@ WIDTHS = {".mp4": 1280, ".gif": 960}  # pixels of a film
 SMOOTH = 30.0  # pictures a second
 LONG = 60.0  # seconds that the film of an episode lasts at most, unless told otherwise
 PAUSE = 2.0  # seconds at an episode's end
-LONGEST = 3000  # pictures of a GIF, all of which are held in memory
 
 
 class Shown(NamedTuple):
@@ -74,14 +72,9 @@ def film(
     axes = [Axes.of(curves) for curves in returns]
     stride, fps = pace(stage.scene.rate, max(a.frames for a in axes), speed)
     pictures = sum(math.ceil(a.frames / stride) + 1 + int(PAUSE * fps) for a in axes)
-    if out.suffix.lower() == ".gif" and pictures > LONGEST:
-        raise ConfigError(f"{pictures:,} pictures are too many for a GIF: name an .mp4")
+    check_length(out, pictures)
     tell(f"drawing {pictures:,} pictures")
-    frames = _frames(stage, pairs, axes, stride, int(PAUSE * fps))
-    if out.suffix.lower() == ".gif":
-        gif(list(frames), out, fps)
-    else:
-        mp4(frames, out, fps)
+    animate(_frames(stage, pairs, axes, stride, int(PAUSE * fps)), out, fps)
     return [_shown(curves) for curves in returns]
 
 

@@ -15,10 +15,10 @@ from lookfurther.commands.demos.words import found, number, plural
 from lookfurther.demos import sets
 from lookfurther.demos.episodes import Episode, best
 from lookfurther.errors import ConfigError, DemonstrationError
+from lookfurther.options import check_output
 
 ATARI, OTHER = 60.0, 10.0  # frames of a game a second; steps of other environments
 SMOOTH = 30.0  # pictures a second beyond which some are left out
-LONGEST = 3000  # pictures of a GIF, all of which are held in memory
 HEIGHT = 420  # pixels that small pictures are enlarged to
 
 
@@ -86,42 +86,36 @@ def _forced(episode: Episode) -> str:
 
 def play(options: PlayOptions) -> int:
     """Write the animation and say what it shows."""
-    suffix = options.out.suffix.lower()
-    if suffix not in (".gif", ".mp4"):
-        raise ConfigError(f"{options.out} must end in .gif or .mp4")
+    from lookfurther.animate import check_film
+
+    check_film(options.out)
+    check_output("OUT", options.out)
     held = sets.opened(options.name)
     chosen = best(held.episodes) if options.episode == -1 else options.episode
     if not 0 <= chosen < len(held.episodes):
         raise ConfigError(f"{held.name} has episodes 0 ... {len(held.episodes) - 1}, not {chosen}")
-    steps = animate(options, held, held.episodes[chosen])
+    steps = draw(options, held, held.episodes[chosen])
     score = number(held.episodes[chosen].score)
     print(f"{options.out}: {held.name}, episode {chosen}, return {score}, steps {steps}")
     return 0
 
 
-def animate(options: PlayOptions, held: sets.Held, episode: Episode) -> str:
+def draw(options: PlayOptions, held: sets.Held, episode: Episode) -> str:
     """Write the animation of an episode; the steps it shows."""
-    from lookfurther.animate import gif, mp4
+    from lookfurther.animate import animate, check_length
     from lookfurther.commands.demos.pictures import pictures
 
     environment = sets.trusted(held.description, options.modules)
     rate = ATARI / environment.repeat if episode.tape else OTHER
     steps, fps = moments(options, len(episode), rate)
-    film = options.out.suffix.lower() == ".mp4"
-    if len(steps) > LONGEST and not film:
-        raise ConfigError(
-            f"{len(steps):,} pictures are too many for a GIF: write an .mp4, or give --speed, --end"
-        )
+    check_length(options.out, len(steps))
     drawn = iter(pictures(episode, held.description.spec, environment, steps))
     first = next(drawn)
     frames = itertools.chain([first], drawn)
     scale = options.scale or max(1, round(HEIGHT / len(first)))
     returns = [0.0, *episode.rewards.cumsum(dtype=float).tolist()]
     captions = [f"score {number(returns[step])}   step {step:,}" for step in steps]
-    if film:
-        mp4(frames, options.out, fps, scale, captions)
-    else:
-        gif(list(frames), options.out, fps, scale, captions)
+    animate(frames, options.out, fps, scale, captions)
     return f"{steps[0]:,} to {steps[-1]:,}"
 
 
