@@ -58,7 +58,7 @@ def im_loss(q: Tensor, a: Tensor, e: Tensor, margin: float) -> Tensor:
 
 def clip_by_global_norm(gradients: list[Tensor], limit: float) -> tuple[list[Tensor], Tensor]:
     """g min(limit / |g|, 1) and |g|, the norm over all gradients together (Table 6)."""
-    # Row by row and then all rows: two kernels on a GPU, however many tensors there are.
+    # Row by row and then all rows, so that a compiler needs few kernels one after the other.
     squares = [g.float().square() for g in gradients]
     rows = [s.flatten(1).sum(1) if s.ndim > 1 else s.flatten() for s in squares]
     norm = torch.cat(rows).sum().sqrt()

@@ -52,9 +52,9 @@ def run(words: list[str]) -> int:
         raise ConfigError("--episodes must be at least 1 and --seed 0 ... 2^31 - 1")
     if not 0 <= options.speed <= 1000:
         raise ConfigError(f"--speed must be 0 ... 1000, not {options.speed:g}")
-    from lookfurther.animate import check_film
-
     if not options.watch:
+        from lookfurther.animate import check_film
+
         check_film(options.out)
         check_output("--out", options.out)
     from lookfurther.agent import Agent
