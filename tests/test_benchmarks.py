@@ -68,6 +68,31 @@ def test_a_benchmark_runs_and_writes_its_figures(
 
 
 def test_every_benchmark_is_here_or_needs_more() -> None:
-    parts = {"__init__", "measure", "buffers", "films", "stable_baselines"}
+    parts = {"__init__", "measure", "buffers", "films", "stable_baselines", "curves"}
     elsewhere = {"gpu", "one_gpu", "recorder", "storage"}  # a GPU, a browser, minutes
     assert {path.stem for path in FOLDER.glob("*.py")} == parts | elsewhere | set(SMALLEST)
+
+
+def test_curves_of_runs_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    curves = importlib.import_module("benchmarks.curves")
+    (tmp_path / "run").mkdir()
+    rows = [
+        {"step": m, "minutes": m, "updates": 10 * m, "loss": 1 / (1 + m), "q": None}
+        for m in range(9)
+    ]
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    kept = curves.rows_of(tmp_path / "run")
+    x, y = curves.curve(kept, "loss", "updates", 40)
+    assert x.tolist() == [0, 10, 20, 30, 40]
+    assert y.tolist() == [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5]
+    out, run = tmp_path / "out.png", f"a={tmp_path / 'run'}"
+    monkeypatch.setattr(sys, "argv", ["curves", str(out), run, "--show", "loss", "q"])
+    curves.main()
+    assert out.read_bytes().startswith(b"\x89PNG")
+    for words, message in (
+        ([run, "--show", "lost"], "there is no metric lost"),
+        ([f"a={tmp_path}", "--show", "loss"], "holds no metrics"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["curves", str(out), *words])
+        with pytest.raises(SystemExit, match=message):
+            curves.main()
