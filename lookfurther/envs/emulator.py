@@ -13,12 +13,16 @@ import struct
 import zlib
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lookfurther.envs.atari import SIDE
 from lookfurther.envs.blueprint import find
 from lookfurther.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ale_py import ALEInterface
 
 # The names of the emulator's actions; the place of each is its id.
 MEANINGS = (
@@ -43,19 +47,13 @@ class Emulator:
     """
 
     def __init__(self, env: str, repeat: int = 4, sticky: float = 0.0, seed: int = 0) -> None:
-        from ale_py import ALEInterface, LoggerMode  # an optional extra
-
         self.game, self.repeat = game_of(env), repeat
-        ALEInterface.setLoggerMode(LoggerMode.Error)
-        self._ale = ALEInterface()
-        self._ale.setFloat("repeat_action_probability", sticky)
-        self._ale.setInt("random_seed", seed)
+        self._ale = console(sticky, seed)
         self.reset()
 
     def reset(self) -> np.ndarray:
         """Switch the power off and on: the same start whatever was played before."""
-        self._ale.loadROM(rom(self.game))  # a mere reset_game keeps some games' RAM
-        self._ale.reset_game()
+        switch_on(self._ale, self.game)
         self.frames = 0
         self._picture = self._ale.getScreenGrayscale()
         self._begun = np.zeros(0, np.uint8)  # the step's last frame but one, once it is there
@@ -144,6 +142,23 @@ class Emulator:
         self._picture = pictures[: self._picture.size].reshape(shape)
         self._begun = pictures[self._picture.size :].reshape(shape if begun else 0)
         self._ale.restoreState(ALEState(whole[HEAD.size + pictures.size :]))
+
+
+def console(sticky: float = 0.0, seed: int = 0) -> ALEInterface:
+    """ale-py's own emulator, without a game in it."""
+    from ale_py import ALEInterface, LoggerMode  # an optional extra
+
+    ALEInterface.setLoggerMode(LoggerMode.Error)
+    ale = ALEInterface()
+    ale.setFloat("repeat_action_probability", sticky)
+    ale.setInt("random_seed", seed)
+    return ale
+
+
+def switch_on(ale: ALEInterface, game: str) -> None:
+    """Put a game in and begin: the same start whatever was played before."""
+    ale.loadROM(rom(game))  # a mere reset_game keeps some games' RAM
+    ale.reset_game()
 
 
 def game_of(env: str) -> str:

@@ -30,6 +30,7 @@ SUBCOMMANDS = {
     "show": Subcommand("NAME [--sheet FILE.png]", reading.ShowOptions, reading.show),
     "verify": Subcommand("NAME ...", replays.VerifyOptions, replays.verify_sets),
     "play": Subcommand("NAME OUT.gif|OUT.mp4", replays.PlayOptions, replays.play),
+    "align": Subcommand("NAME --name NEW", replays.AlignOptions, replays.align_set),
     "import": Subcommand("FILE ... --name NAME", files.ImportOptions, files.import_files),
     "export": Subcommand("NAME FILE.npz", files.ExportOptions, files.export),
     "merge": Subcommand("NAME ... --name NEW", files.MergeOptions, files.merge_sets),

@@ -1,4 +1,4 @@
-"""lookfurther demos verify, play"""
+"""lookfurther demos verify, play, align"""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from functools import partial
 import tyro
 
 from lookfurther.commands.demos.arguments import Name, Names, Out
+from lookfurther.commands.demos.files import announce
 from lookfurther.commands.demos.processes import each
-from lookfurther.commands.demos.words import found, number, plural
-from lookfurther.demos import sets
+from lookfurther.commands.demos.words import found, number, plural, sized
+from lookfurther.config import Environment
+from lookfurther.demos import sets, store
 from lookfurther.demos.episodes import Episode, best
 from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.options import check_output
@@ -20,6 +22,7 @@ from lookfurther.options import check_output
 ATARI, OTHER = 60.0, 10.0  # frames of a game a second; steps of other environments
 SMOOTH = 30.0  # pictures a second beyond which some are left out
 HEIGHT = 420  # pixels that small pictures are enlarged to
+SAID = 1000  # steps from one word to the next
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,16 @@ class PlayOptions:
     """pixels for each of the picture's; 0: chosen from its size"""
     modules: tuple[str, ...] = ()
     """modules to import first: those that register the environment or hold its wrappers"""
+
+
+@dataclass(frozen=True)
+class AlignOptions:
+    """Play a human's games again with one action in every step."""
+
+    source: Name = tyro.MISSING
+    """the set"""
+    name: str = ""
+    """the new set"""
 
 
 def verify_sets(options: VerifyOptions) -> int:
@@ -128,3 +141,62 @@ def moments(options: PlayOptions, length: int, rate: float) -> tuple[list[int], 
         raise ConfigError(f"--speed must be above 0 and at most 1000, not {options.speed:g}")
     stride = math.ceil(rate * options.speed / SMOOTH)
     return list(range(options.begin, end + 1, stride)), rate * options.speed / stride
+
+
+def align_set(options: AlignOptions) -> int:
+    """Save a new set; what cannot be played so is in it as it was."""
+    name, held = sets.new(options.name), sets.opened(options.source)
+    environment = store.environment_of(held.description)
+    alignable(held, environment)
+    numbered = list(enumerate(held.episodes))
+    work = partial(aligned, held.name, held.description.spec.env, environment.repeat)
+    episodes = list(each(work, numbered))
+    if all(new is old for (_, old), new in zip(numbered, episodes, strict=True)):
+        raise DemonstrationError(f"no episode of {held.name} could be aligned: use it as it is")
+    source = f"aligned from {held.name}"
+    place = store.save(name, episodes, held.description.spec, source, environment=environment)
+    announce(name, len(episodes), max(episode.score for episode in episodes), place)
+    return 0
+
+
+def alignable(held: sets.Held, environment: Environment) -> None:
+    """Refuse a set in which there is nothing to align, or no way to."""
+    if not held.description.origin.game:
+        raise DemonstrationError(f"{held.name} is not of an Atari game: only those are aligned")
+    if environment.sticky:
+        raise DemonstrationError(f"{held.name} has sticky actions: such games cannot be aligned")
+    if not any(several(episode, environment.repeat) for episode in held.episodes):
+        raise DemonstrationError(f"{held.name} has one action in every step: use it as it is")
+
+
+def several(episode: Episode, repeat: int) -> int:
+    """How many steps of an episode hold more than one action."""
+    from lookfurther.demos.tapes import blocks, majority
+
+    return majority(blocks(episode.tape.frames, repeat))[1] if episode.tape else 0
+
+
+def aligned(label: str, env: str, repeat: int, numbered: tuple[int, Episode]) -> Episode:
+    """One episode with one action a step, or as it was; says which, and how far it is."""
+    from lookfurther.demos.align import align
+
+    i, episode = numbered
+    label = f"{label}, episode {i}"
+    before = several(episode, repeat)
+    if not before:
+        print(f"{label}: one action in every step, kept as it is", flush=True)
+        return episode
+
+    def say(step: int, steps: int) -> None:
+        if step % SAID == 0:
+            print(f"{label}: step {step:,} of {steps:,}", flush=True)
+
+    new = align(episode, env, repeat, say)
+    if new is None or new.score < episode.score:
+        reached = "the game ends too early" if new is None else f"only {number(new.score)} points"
+        print(f"{label}: {reached}, kept as it is: {sized(episode)}", flush=True)
+        return episode
+    print(
+        f"{label}: {sized(new)}; {plural(before, 'ambiguous block')} before, none now", flush=True
+    )
+    return new

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lookfurther.demos.search.explorer import STEPS, Seen, plan
-from lookfurther.envs.emulator import rom
+from lookfurther.envs.emulator import console, switch_on
 
 REPEAT = 4  # emulator frames a step
 SAMPLE = 10  # trips of random play that a grid is fitted to
@@ -38,22 +38,15 @@ class AtariGame:
     """
 
     def __init__(self, game: str, grid: Grid) -> None:
-        from ale_py import ALEInterface, LoggerMode
-
-        ALEInterface.setLoggerMode(LoggerMode.Error)
-        self._ale = ale = ALEInterface()
-        self._rom = rom(game)
-        ale.setFloat("repeat_action_probability", 0.0)
-        ale.setInt("random_seed", 0)
-        ale.loadROM(self._rom)
-        self.actions = tuple(action.value for action in ale.getMinimalActionSet())
-        self._screen = np.empty(ale.getScreenDims(), np.uint8)
+        self._game, self._ale = game, console()
+        switch_on(self._ale, game)
+        self.actions = tuple(action.value for action in self._ale.getMinimalActionSet())
+        self._screen = np.empty(self._ale.getScreenDims(), np.uint8)
         self._cells = Cells(grid, self.screen().shape)
 
     def reset(self) -> bytes:
         """Switch the power off and on."""
-        self._ale.loadROM(self._rom)  # a mere reset_game keeps some games' RAM
-        self._ale.reset_game()
+        switch_on(self._ale, self._game)
         self._lives = self._ale.lives()
         return self._cells.of(self.screen())
 

@@ -1,0 +1,184 @@
+"""A human's game in an agent's own steps: one action for each.
+
+A human changes buttons at any frame, an agent only every few. Of a step with two actions training
+takes the more frequent one, and that does not lead where the human went: an agent that imitates
+every step of such a demonstration soon is elsewhere. A beam search finds one action for each step
+so that the emulator's memory stays as near to the human's as it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from lookfurther.demos.episodes import Audit, Episode, Tape
+from lookfurther.demos.tapes import PAD, blocks, cut, play, unroll
+from lookfurther.envs.emulator import Emulator, console, game_of, switch_on
+
+if TYPE_CHECKING:
+    from ale_py import ALEState
+
+# What counts when a way is held against the human's:
+BYTE = 8  # a byte of memory, at most
+POINTS = 40  # another score
+LIFE = 60  # a life more or fewer
+LOST = 40 + 60  # so far apart, a way has lost the human's
+STRETCH = 50  # steps after which ways are looked at
+
+
+class Effort(NamedTuple):
+    """How hard is tried; the first does nearly everywhere, the others where it loses the way."""
+
+    width: int  # ways that are followed at a time
+    reach: int  # steps before and after, whose actions a step may have
+    back: int  # stretches to go back first
+
+
+EFFORTS = (Effort(48, 1, 0), Effort(128, 2, 2), Effort(384, 3, 4))
+
+Report = Callable[[int, int], None]  # steps done, of how many
+
+
+class Guide(NamedTuple):
+    """The human's game after each step."""
+
+    ram: np.ndarray  # [T + 1, 128] int16
+    points: np.ndarray  # [T + 1] float64
+    lives: np.ndarray  # [T + 1] int64
+
+
+class Way(NamedTuple):
+    """A play so far."""
+
+    apart: int  # from the human's
+    state: ALEState
+    points: float
+    moves: tuple[Any, ...]  # (last action, moves before it)
+
+    def actions(self) -> np.ndarray:
+        """[T] uint8."""
+        found, moves = [], self.moves
+        while moves:
+            action, moves = moves
+            found.append(action)
+        return np.array(found[::-1], np.uint8)
+
+
+class Reached(NamedTuple):
+    """Where a step leads."""
+
+    ram: np.ndarray  # [128] uint8
+    lives: int
+    way: Way
+
+
+def align(episode: Episode, env: str, repeat: int, report: Report | None = None) -> Episode | None:
+    """An Atari episode with one action a step; None where every way ends the game too early."""
+    if episode.tape is None:
+        return None
+    found = retrace(episode.tape, env, repeat, report)
+    if found is None:
+        return None
+    new = unroll(found, env, repeat)
+    return replace(new, audit=Audit(True, episode.score, new.score, len(found.frames), 0, ""))
+
+
+def retrace(tape: Tape, env: str, repeat: int, report: Report | None = None) -> Tape | None:
+    """The tape of the way that ends nearest to the human's.
+
+    Where all ways have lost the human's at the end of a stretch, it is tried again from before,
+    harder; where that does not help either, the nearest go on.
+    """
+    follower = Follower(tape, env, repeat)
+    marks, effort, lost = [(0, [follower.start()])], 0, 0
+    while (begin := marks[-1][0]) < follower.steps:
+        end = min(begin + STRETCH, follower.steps)
+        ways = follower.follow(marks[-1][1], begin, end, EFFORTS[effort])
+        if (not ways or ways[0].apart > LOST) and effort + 1 < len(EFFORTS):
+            effort, lost = effort + 1, end
+            del marks[max(1, len(marks) - EFFORTS[effort].back) :]
+            continue
+        if not ways:
+            return None
+        marks.append((end, ways))
+        if end >= lost:
+            effort = 0
+        if report:
+            report(end, follower.steps)
+    whole = replace(tape, frames=np.repeat(marks[-1][1][0].actions(), repeat)[: len(tape.frames)])
+    return cut(whole, sum(1 for _ in play(whole, Emulator(env, repeat, seed=tape.seed))))
+
+
+class Follower:
+    """Plays beside the human's game."""
+
+    def __init__(self, tape: Tape, env: str, repeat: int) -> None:
+        self.guide = guide_of(tape, env, repeat)
+        self.blocks = blocks(tape.frames, repeat)
+        self.steps, self.repeat = len(self.blocks), repeat
+        self.writes: dict[int, list[tuple[int, int]]] = {}
+        for frame, address, value in tape.writes.tolist():
+            self.writes.setdefault(frame, []).append((address, value))
+        self._ale = console(seed=tape.seed)
+        switch_on(self._ale, game_of(env))
+
+    def start(self) -> Way:
+        return Way(0, self._ale.cloneState(), 0.0, ())
+
+    def follow(self, ways: list[Way], begin: int, end: int, effort: Effort) -> list[Way]:
+        """The nearest ways after some more steps, best first; none where all games are over."""
+        for step in range(begin, end):
+            near = self.blocks[max(step - effort.reach, 0) : step + effort.reach + 1]
+            actions = sorted(set(near.flatten().tolist()) - {PAD})
+            ways = nearest(self._reached(ways, actions, step), self.guide, step + 1, effort.width)
+        return ways
+
+    def _reached(self, ways: list[Way], actions: list[int], step: int) -> Iterator[Reached]:
+        """What each action leads to from each way, but for games that end before the human's."""
+        ale, last = self._ale, step + 1 == self.steps
+        first = step * self.repeat
+        frames = range(first, first + int((self.blocks[step] != PAD).sum()))
+        for way in ways:
+            for action in actions:
+                ale.restoreState(way.state)
+                points = way.points
+                for frame in frames:
+                    for address, value in self.writes.get(frame, ()):
+                        ale.setRAM(address, value)
+                    points += ale.act(action)
+                if last or not ale.game_over(with_truncation=False):
+                    after = Way(0, ale.cloneState(), points, (action, way.moves))
+                    yield Reached(ale.getRAM(), ale.lives(), after)
+
+
+def guide_of(tape: Tape, env: str, repeat: int) -> Guide:
+    """The human's game, played again."""
+    emulator, length = Emulator(env, repeat, seed=tape.seed), len(tape.frames)
+    points, rows = 0.0, [(emulator.ram(), 0.0, emulator.lives)]
+    for i, reward in enumerate(play(tape, emulator), 1):
+        points += reward
+        if i % repeat == 0 or i == length:
+            rows.append((emulator.ram(), points, emulator.lives))
+    ram, scores, lives = zip(*rows, strict=True)
+    return Guide(np.array(ram, np.int16), np.array(scores), np.array(lives))
+
+
+def nearest(reached: Iterator[Reached], guide: Guide, step: int, width: int) -> list[Way]:
+    """The ways that are least apart from the human's, no two with the same memory."""
+    found: dict[bytes, Way] = {}
+    for ram, lives, way in reached:
+        apart = distance(ram, guide.ram[step]) + LIFE * abs(lives - int(guide.lives[step]))
+        apart += POINTS * int(way.points != guide.points[step])
+        key = ram.tobytes()
+        if key not in found or apart < found[key].apart:
+            found[key] = way._replace(apart=apart)
+    return sorted(found.values(), key=lambda way: way.apart)[:width]
+
+
+def distance(ram: np.ndarray, other: np.ndarray) -> int:
+    """How far two memories are apart: byte by byte, round the circle, each at most BYTE."""
+    there = (ram.astype(np.int16) - other) & 255
+    return int(np.minimum(np.minimum(there, 256 - there), BYTE).sum())

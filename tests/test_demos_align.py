@@ -1,0 +1,168 @@
+"""Alignment: the human's game, its score and its RAM writes, with one action in every step."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lookfurther.cli import main
+from lookfurther.commands.demos import processes, replays
+from lookfurther.config import Environment
+from lookfurther.demos import align, sets, store
+from lookfurther.demos.align import BYTE, Effort, Follower, distance
+from lookfurther.demos.episodes import Episode, Tape
+from lookfurther.demos.tapes import blocks, majority, unroll
+from lookfurther.envs import describe
+from lookfurther.errors import DemonstrationError
+
+pytest.importorskip("ale_py")
+
+PACMAN = "ALE/MsPacman-v5"
+RAM = st.binary(min_size=128, max_size=128).map(lambda x: np.frombuffer(x, np.uint8))
+
+
+def human(frames: int, seed: int = 1) -> Tape:
+    """Buttons of Ms. Pac-Man, each held for 5 to 24 frames, and one byte of RAM written."""
+    rng, held = np.random.default_rng(seed), []
+    while len(held) < frames:
+        held += [int(rng.integers(2, 6))] * int(rng.integers(5, 25))
+    return Tape(np.array(held[:frames], np.uint8), np.array([[333, 100, 7]], np.int32))
+
+
+def several(tape: Tape) -> int:
+    return majority(blocks(tape.frames, 4))[1]
+
+
+def imitated(episode: Episode) -> Episode:
+    """What an agent comes to that does at every step what the episode says."""
+    assert episode.tape is not None
+    frames = np.repeat(episode.actions.astype(np.uint8), 4)[: len(episode.tape.frames)]
+    return unroll(dataclasses.replace(episode.tape, frames=frames), PACMAN)
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Episode:
+    return unroll(human(502), PACMAN)
+
+
+@pytest.fixture(scope="module")
+def found(recorded: Episode) -> Episode:
+    new = align.align(recorded, PACMAN, 4)
+    assert new is not None
+    return new
+
+
+@given(RAM, RAM)
+def test_the_distance_of_memories(a: np.ndarray, b: np.ndarray) -> None:
+    gaps = [abs(x - y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+    plain = sum(min(gap, 256 - gap, BYTE) for gap in gaps)
+    assert distance(a, b.astype(np.int16)) == plain == distance(b, a.astype(np.int16))
+    assert distance(a, a.astype(np.int16)) == 0
+
+
+def test_imitating_what_was_recorded_leads_elsewhere_and_what_is_aligned_does_not(
+    recorded: Episode, found: Episode
+) -> None:
+    assert several(recorded.tape) > 10
+    assert imitated(recorded).score != recorded.score
+    assert several(found.tape) == 0
+    assert imitated(found).score == found.score == recorded.score
+    assert np.array_equal(imitated(found).planes, found.planes)
+
+
+def test_length_and_writes_are_kept_and_the_audit_says_so(
+    recorded: Episode, found: Episode
+) -> None:
+    assert len(found.tape.frames) == len(recorded.tape.frames) == 502
+    assert np.array_equal(found.tape.writes, recorded.tape.writes)
+    assert found.audit == dataclasses.replace(
+        found.audit, verified=True, recorded=recorded.score, replayed=recorded.score, ambiguous=0
+    )
+
+
+def test_a_game_with_one_action_a_step_is_found_exactly(found: Episode) -> None:
+    again = align.align(found, PACMAN, 4)
+    assert np.array_equal(again.rewards, found.rewards)
+    assert np.array_equal(again.planes, found.planes)
+
+
+def test_the_ways_of_a_step_are_the_nearest_and_different(recorded: Episode) -> None:
+    follower = Follower(recorded.tape, PACMAN, 4)
+    ways = follower.follow([follower.start()], 0, 110, Effort(20, 2, 0))
+    every = follower.follow(ways, 110, 111, Effort(1000, 2, 0))
+    few = follower.follow(ways, 110, 111, Effort(2, 2, 0))
+    apart = [way.apart for way in every]
+    assert len(every) > 2
+    assert apart == sorted(apart)
+    assert [way.apart for way in few] == apart[:2]
+    assert len({way.actions().tobytes() for way in every}) == len(every)
+    assert all(len(way.actions()) == 111 for way in every)
+
+
+def test_where_all_is_lost_it_goes_back_and_tries_harder(
+    recorded: Episode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[tuple[int, int, Effort]] = []
+    follow = Follower.follow
+
+    def watched(self, ways, begin, end, effort):
+        tried.append((begin, end, effort))
+        found = follow(self, ways, begin, end, effort)
+        if effort.back == 0 and end == 75:  # the first effort loses the way there
+            return [way._replace(apart=align.LOST + 1) for way in found]
+        return found
+
+    efforts = (Effort(8, 1, 0), Effort(16, 2, 2))
+    monkeypatch.setattr(align, "EFFORTS", efforts)
+    monkeypatch.setattr(align, "STRETCH", 25)
+    monkeypatch.setattr(Follower, "follow", watched)
+    assert align.retrace(recorded.tape, PACMAN, 4) is not None
+    first, harder = efforts
+    assert tried[:6] == [
+        (0, 25, first),
+        (25, 50, first),
+        (50, 75, first),
+        (0, 25, harder),
+        (25, 50, harder),
+        (50, 75, harder),
+    ]
+    assert tried[6] == (75, 100, first)
+
+
+@pytest.fixture
+def saved(recorded: Episode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    monkeypatch.setattr(processes, "cores", lambda: 1)
+    store.save("pacman-v0", [recorded], describe(PACMAN, Environment()), "a test")
+    return "pacman-v0"
+
+
+def test_the_command_saves_a_set_that_verifies(
+    saved: str, found: Episode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(align, "align", lambda *_: found)
+    assert main(["demos", "align", saved, "--name", "aligned"]) == 0
+    out = capsys.readouterr().out
+    before = several(sets.opened(saved).episodes[0].tape)
+    assert f"pacman-v0, episode 0: return {found.score:.0f}, 126 steps; {before} ambiguous" in out
+    assert sets.describe("aligned").author == "aligned from pacman-v0"
+    assert main(["demos", "verify", "aligned"]) == 0
+    with pytest.raises(DemonstrationError, match="aligned-v0 has one action in every step"):
+        replays.align_set(replays.AlignOptions("aligned", "twice"))
+
+
+def test_what_cannot_be_aligned_is_kept_and_nothing_is_saved_where_that_is_all(
+    saved: str, found: Episode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    poor = dataclasses.replace(found, rewards=np.zeros_like(found.rewards))
+    for answer, reason in ((poor, "only 0 points"), (None, "the game ends too early")):
+        monkeypatch.setattr(align, "align", lambda *_, answer=answer: answer)
+        with pytest.raises(DemonstrationError, match="no episode of pacman-v0 could be aligned"):
+            replays.align_set(replays.AlignOptions(saved, "aligned"))
+        assert f"pacman-v0, episode 0: {reason}, kept as it is" in capsys.readouterr().out
+    assert not sets.place("aligned-v0").exists()
