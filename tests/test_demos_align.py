@@ -14,7 +14,7 @@ from lookfurther.cli import main
 from lookfurther.commands.demos import processes, replays
 from lookfurther.config import Environment
 from lookfurther.demos import align, sets, store
-from lookfurther.demos.align import BYTE, Effort, Follower, distance
+from lookfurther.demos.align import Effort, Follower, distance, most_of
 from lookfurther.demos.episodes import Episode, Tape
 from lookfurther.demos.tapes import blocks, majority, unroll
 from lookfurther.envs import describe
@@ -52,17 +52,24 @@ def recorded() -> Episode:
 
 @pytest.fixture(scope="module")
 def found(recorded: Episode) -> Episode:
-    new = align.align(recorded, PACMAN, 4)
-    assert new is not None
-    return new
+    return align.align(recorded, PACMAN, 4)
 
 
-@given(RAM, RAM)
-def test_the_distance_of_memories(a: np.ndarray, b: np.ndarray) -> None:
+@given(RAM, RAM, st.integers(0, 64))
+def test_the_distance_of_memories(a: np.ndarray, b: np.ndarray, most: int) -> None:
     gaps = [abs(x - y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
-    plain = sum(min(gap, 256 - gap, BYTE) for gap in gaps)
-    assert distance(a, b.astype(np.int16)) == plain == distance(b, a.astype(np.int16))
-    assert distance(a, a.astype(np.int16)) == 0
+    plain = sum(min(gap, 256 - gap, most) for gap in gaps)
+    caps = np.full(128, most)
+    assert distance(a, b.astype(np.int16), caps) == plain == distance(b, a.astype(np.int16), caps)
+    assert distance(a, a.astype(np.int16), caps) == 0
+
+
+def test_what_seldom_changes_counts_most() -> None:
+    ram = np.zeros((101, 128), np.int16)
+    ram[::2, 0] = 1  # in every step
+    ram[::20, 1] = 1  # in a tenth of them
+    ram[50:, 2] = 1  # once
+    assert most_of(ram)[:4].tolist() == [2, 20, 64, 64]
 
 
 def test_imitating_what_was_recorded_leads_elsewhere_and_what_is_aligned_does_not(
@@ -121,7 +128,7 @@ def test_where_all_is_lost_it_goes_back_and_tries_harder(
     monkeypatch.setattr(align, "EFFORTS", efforts)
     monkeypatch.setattr(align, "STRETCH", 25)
     monkeypatch.setattr(Follower, "follow", watched)
-    assert align.retrace(recorded.tape, PACMAN, 4) is not None
+    align.retrace(recorded.tape, PACMAN, 4)
     first, harder = efforts
     assert tried[:6] == [
         (0, 25, first),
@@ -132,6 +139,16 @@ def test_where_all_is_lost_it_goes_back_and_tries_harder(
         (50, 75, harder),
     ]
     assert tried[6] == (75, 100, first)
+
+
+def test_whoever_stays_lost_is_given_up(recorded: Episode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(align, "EFFORTS", (Effort(2, 1, 0),))
+    monkeypatch.setattr(align, "STRETCH", 25)
+    monkeypatch.setattr(align, "LOST", -1)
+    with pytest.raises(align.Astray, match="lost at step 0"):
+        align.retrace(recorded.tape, PACMAN, 4)
+    monkeypatch.setattr(align, "PATIENCE", 1000)  # as a whole it is shorter
+    assert several(align.retrace(recorded.tape, PACMAN, 4)) == 0
 
 
 @pytest.fixture
@@ -150,6 +167,7 @@ def test_the_command_saves_a_set_that_verifies(
     out = capsys.readouterr().out
     before = several(sets.opened(saved).episodes[0].tape)
     assert f"pacman-v0, episode 0: return {found.score:.0f}, 126 steps; {before} ambiguous" in out
+    assert "several actions" not in out
     assert sets.describe("aligned").author == "aligned from pacman-v0"
     assert main(["demos", "verify", "aligned"]) == 0
     with pytest.raises(DemonstrationError, match="aligned-v0 has one action in every step"):
@@ -159,10 +177,27 @@ def test_the_command_saves_a_set_that_verifies(
 def test_what_cannot_be_aligned_is_kept_and_nothing_is_saved_where_that_is_all(
     saved: str, found: Episode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    poor = dataclasses.replace(found, rewards=np.zeros_like(found.rewards))
-    for answer, reason in ((poor, "only 0 points"), (None, "the game ends too early")):
-        monkeypatch.setattr(align, "align", lambda *_, answer=answer: answer)
+    def poor(*_: object) -> Episode:
+        return dataclasses.replace(found, rewards=np.zeros_like(found.rewards))
+
+    def lost(*_: object) -> Episode:
+        raise align.Astray(50)
+
+    for answer, reason in ((poor, "only 0 points"), (lost, "the human's way is lost at step 50")):
+        monkeypatch.setattr(align, "align", answer)
         with pytest.raises(DemonstrationError, match="no episode of pacman-v0 could be aligned"):
             replays.align_set(replays.AlignOptions(saved, "aligned"))
-        assert f"pacman-v0, episode 0: {reason}, kept as it is" in capsys.readouterr().out
+        assert f"pacman-v0, episode 0: {reason}" in capsys.readouterr().out
     assert not sets.place("aligned-v0").exists()
+
+
+def test_an_import_of_what_no_agent_can_do_names_the_mend(
+    saved: str, recorded: Episode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demos", "export", saved, str(tmp_path / "game.npz")]) == 0
+    assert main(["demos", "import", str(tmp_path / "game.npz"), "--name", "again"]) == 0
+    mend = "lookfurther demos align again-v0 --name NEW"
+    count = several(recorded.tape)
+    assert f"{count} steps with several actions, as no agent has them: {mend}" in (
+        capsys.readouterr().out
+    )

@@ -17,16 +17,18 @@ import numpy as np
 from lookfurther.demos.episodes import Audit, Episode, Tape
 from lookfurther.demos.tapes import PAD, blocks, cut, play, unroll
 from lookfurther.envs.emulator import Emulator, console, game_of, switch_on
+from lookfurther.errors import DemonstrationError
 
 if TYPE_CHECKING:
     from ale_py import ALEState
 
 # What counts when a way is held against the human's:
-BYTE = 8  # a byte of memory, at most
+BYTE = (2, 64)  # a byte of memory, at most: one that changes in every step, one that hardly does
 POINTS = 40  # another score
 LIFE = 60  # a life more or fewer
 LOST = 40 + 60  # so far apart, a way has lost the human's
 STRETCH = 50  # steps after which ways are looked at
+PATIENCE = 3  # stretches in a row for which they may be lost
 
 
 class Effort(NamedTuple):
@@ -48,6 +50,7 @@ class Guide(NamedTuple):
     ram: np.ndarray  # [T + 1, 128] int16
     points: np.ndarray  # [T + 1] float64
     lives: np.ndarray  # [T + 1] int64
+    most: np.ndarray  # [128] int64: what a byte counts at most
 
 
 class Way(NamedTuple):
@@ -75,34 +78,42 @@ class Reached(NamedTuple):
     way: Way
 
 
-def align(episode: Episode, env: str, repeat: int, report: Report | None = None) -> Episode | None:
-    """An Atari episode with one action a step; None where every way ends the game too early."""
+class Astray(DemonstrationError):
+    """The human's way is lost, and is not found again."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"the human's way is lost at step {step:,}")
+
+
+def align(episode: Episode, env: str, repeat: int, report: Report | None = None) -> Episode:
+    """An Atari episode with one action a step, as near to the one recorded as it can be."""
     if episode.tape is None:
-        return None
+        raise DemonstrationError("an episode without a tape cannot be aligned")
     found = retrace(episode.tape, env, repeat, report)
-    if found is None:
-        return None
     new = unroll(found, env, repeat)
     return replace(new, audit=Audit(True, episode.score, new.score, len(found.frames), 0, ""))
 
 
-def retrace(tape: Tape, env: str, repeat: int, report: Report | None = None) -> Tape | None:
+def retrace(tape: Tape, env: str, repeat: int, report: Report | None = None) -> Tape:
     """The tape of the way that ends nearest to the human's.
 
     Where all ways have lost the human's at the end of a stretch, it is tried again from before,
-    harder; where that does not help either, the nearest go on.
+    harder. Where that does not help, the nearest go on for a while: a room entered a little later
+    looks lost too.
     """
     follower = Follower(tape, env, repeat)
-    marks, effort, lost = [(0, [follower.start()])], 0, 0
+    marks, effort, lost, astray = [(0, [follower.start()])], 0, 0, 0
     while (begin := marks[-1][0]) < follower.steps:
         end = min(begin + STRETCH, follower.steps)
         ways = follower.follow(marks[-1][1], begin, end, EFFORTS[effort])
-        if (not ways or ways[0].apart > LOST) and effort + 1 < len(EFFORTS):
+        off = not ways or ways[0].apart > LOST
+        if off and not astray and effort + 1 < len(EFFORTS):
             effort, lost = effort + 1, end
             del marks[max(1, len(marks) - EFFORTS[effort].back) :]
             continue
-        if not ways:
-            return None
+        astray = astray + 1 if off else 0
+        if not ways or astray > PATIENCE:
+            raise Astray(end - astray * STRETCH)
         marks.append((end, ways))
         if end >= lost:
             effort = 0
@@ -163,22 +174,40 @@ def guide_of(tape: Tape, env: str, repeat: int) -> Guide:
         if i % repeat == 0 or i == length:
             rows.append((emulator.ram(), points, emulator.lives))
     ram, scores, lives = zip(*rows, strict=True)
-    return Guide(np.array(ram, np.int16), np.array(scores), np.array(lives))
+    ram = np.array(ram, np.int16)
+    return Guide(ram, np.array(scores), np.array(lives), most_of(ram))
+
+
+def most_of(ram: np.ndarray) -> np.ndarray:
+    """What a byte counts at most, [128]: the more, the more seldom it changes in [T + 1, 128].
+
+    Doors, keys and lives are such bytes, and a difference there stays. Those that change in every
+    step are timers and random numbers, and places lie between.
+    """
+    share = (ram[1:] != ram[:-1]).mean(0)
+    return np.clip(BYTE[0] / np.maximum(share, 1e-9), *BYTE).astype(np.int64)
 
 
 def nearest(reached: Iterator[Reached], guide: Guide, step: int, width: int) -> list[Way]:
-    """The ways that are least apart from the human's, no two with the same memory."""
+    """The ways that are least apart from the human's, no two alike.
+
+    Two are alike whose memories differ only in what changes in every step: without that, a beam
+    is soon full of one way with many timers.
+    """
     found: dict[bytes, Way] = {}
+    telling = guide.most > BYTE[0]
     for ram, lives, way in reached:
-        apart = distance(ram, guide.ram[step]) + LIFE * abs(lives - int(guide.lives[step]))
+        apart = distance(ram, guide.ram[step], guide.most) + LIFE * abs(
+            lives - int(guide.lives[step])
+        )
         apart += POINTS * int(way.points != guide.points[step])
-        key = ram.tobytes()
+        key = ram[telling].tobytes()
         if key not in found or apart < found[key].apart:
             found[key] = way._replace(apart=apart)
     return sorted(found.values(), key=lambda way: way.apart)[:width]
 
 
-def distance(ram: np.ndarray, other: np.ndarray) -> int:
-    """How far two memories are apart: byte by byte, round the circle, each at most BYTE."""
+def distance(ram: np.ndarray, other: np.ndarray, most: np.ndarray) -> int:
+    """How far two memories are apart: byte by byte, round the circle, each at most so much."""
     there = (ram.astype(np.int16) - other) & 255
-    return int(np.minimum(np.minimum(there, 256 - there), BYTE).sum())
+    return int(np.minimum(np.minimum(there, 256 - there), most).sum())

@@ -14,6 +14,7 @@ from lookfurther.commands.demos.processes import each
 from lookfurther.commands.demos.words import audited, number, plural, sized
 from lookfurther.config import Config, Environment, replace, validate
 from lookfurther.demos import importers, sets, store
+from lookfurther.demos.episodes import Episode
 from lookfurther.demos.facts import same
 from lookfurther.demos.importers import Imported, sequences
 from lookfurther.errors import ConfigError, DemonstrationError
@@ -76,7 +77,7 @@ def import_files(options: ImportOptions) -> int:
     episodes = [episode for one in found for episode in one.episodes]
     spec, environment = found[0].spec, found[0].environment
     place = store.save(name, episodes, spec, f"import of {_some(paths)}", environment=environment)
-    announce(name, len(episodes), max(e.score for e in episodes), place)
+    announce(name, episodes, place)
     return 0
 
 
@@ -109,9 +110,13 @@ def _some(paths: Sequence[Path]) -> str:
     return names + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
 
 
-def announce(name: str, episodes: int, best: float, place: Path) -> None:
+def announce(name: str, episodes: Sequence[Episode], place: Path) -> None:
     """Say what a new set is called, where it is and what for."""
-    print(f"{name}: {plural(episodes, 'episode')}, best return {number(best)}, in {place}")
+    top = number(max(episode.score for episode in episodes))
+    print(f"{name}: {plural(len(episodes), 'episode')}, best return {top}, in {place}")
+    if several := sum(episode.audit.ambiguous for episode in episodes if episode.audit):
+        mend = f"lookfurther demos align {name} --name NEW"
+        print(f"{plural(several, 'step')} with several actions, as no agent has them: {mend}")
     print(f"look at it with lookfurther demos show {name}, train with --demos {name}")
 
 
@@ -149,5 +154,5 @@ def merge_sets(options: MergeOptions) -> int:
     source = f"merged from {', '.join(one.name for one in held)}"
     how = store.environment_of(first)
     place = store.save(name, episodes, first.spec, source, environment=how)
-    announce(name, len(episodes), max(e.score for e in episodes), place)
+    announce(name, episodes, place)
     return 0

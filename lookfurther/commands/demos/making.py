@@ -188,4 +188,4 @@ def keep(
     for i, episode in enumerate(episodes):
         print(audited(f"episode {i}", episode))
     place = store.save(name, episodes, spec, source, environment=environment)
-    announce(name, len(episodes), max(e.score for e in episodes), place)
+    announce(name, episodes, place)

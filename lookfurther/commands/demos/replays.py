@@ -155,7 +155,7 @@ def align_set(options: AlignOptions) -> int:
         raise DemonstrationError(f"no episode of {held.name} could be aligned: use it as it is")
     source = f"aligned from {held.name}"
     place = store.save(name, episodes, held.description.spec, source, environment=environment)
-    announce(name, len(episodes), max(episode.score for episode in episodes), place)
+    announce(name, episodes, place)
     return 0
 
 
@@ -178,7 +178,7 @@ def several(episode: Episode, repeat: int) -> int:
 
 def aligned(label: str, env: str, repeat: int, numbered: tuple[int, Episode]) -> Episode:
     """One episode with one action a step, or as it was; says which, and how far it is."""
-    from lookfurther.demos.align import align
+    from lookfurther.demos.align import Astray, align
 
     i, episode = numbered
     label = f"{label}, episode {i}"
@@ -191,10 +191,14 @@ def aligned(label: str, env: str, repeat: int, numbered: tuple[int, Episode]) ->
         if step % SAID == 0:
             print(f"{label}: step {step:,} of {steps:,}", flush=True)
 
-    new = align(episode, env, repeat, say)
-    if new is None or new.score < episode.score:
-        reached = "the game ends too early" if new is None else f"only {number(new.score)} points"
-        print(f"{label}: {reached}, kept as it is: {sized(episode)}", flush=True)
+    try:
+        new = align(episode, env, repeat, say)
+    except Astray as error:
+        print(f"{label}: {error}, kept as it is: {sized(episode)}", flush=True)
+        return episode
+    if new.score < episode.score:
+        less = f"only {number(new.score)} points that way"
+        print(f"{label}: {less}, kept as it is: {sized(episode)}", flush=True)
         return episode
     print(
         f"{label}: {sized(new)}; {plural(before, 'ambiguous block')} before, none now", flush=True
