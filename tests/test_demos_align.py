@@ -76,9 +76,9 @@ def test_imitating_what_was_recorded_leads_elsewhere_and_what_is_aligned_does_no
     recorded: Episode, found: Episode
 ) -> None:
     assert several(recorded.tape) > 10
-    assert imitated(recorded).score != recorded.score
+    assert imitated(recorded).score == align.done(recorded, PACMAN, 4) != recorded.score
     assert several(found.tape) == 0
-    assert imitated(found).score == found.score == recorded.score
+    assert imitated(found).score == align.done(found, PACMAN, 4) == found.score == recorded.score
     assert np.array_equal(imitated(found).planes, found.planes)
 
 
@@ -163,10 +163,12 @@ def test_the_command_saves_a_set_that_verifies(
     saved: str, found: Episode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(align, "align", lambda *_: found)
+    monkeypatch.setattr(align, "done", lambda *_: 0.0)
     assert main(["demos", "align", saved, "--name", "aligned"]) == 0
     out = capsys.readouterr().out
     before = several(sets.opened(saved).episodes[0].tape)
-    assert f"pacman-v0, episode 0: return {found.score:.0f}, 126 steps; {before} ambiguous" in out
+    score = f"{found.score:.0f}"
+    assert f"episode 0: return {score}, 126 steps, of {score}; {before} ambiguous blocks" in out
     assert "several actions" not in out
     assert sets.describe("aligned").author == "aligned from pacman-v0"
     assert main(["demos", "verify", "aligned"]) == 0
@@ -183,7 +185,10 @@ def test_what_cannot_be_aligned_is_kept_and_nothing_is_saved_where_that_is_all(
     def lost(*_: object) -> Episode:
         raise align.Astray(50)
 
-    for answer, reason in ((poor, "only 0 points"), (lost, "the human's way is lost at step 50")):
+    for answer, reason in (
+        (poor, "its own actions give 140, aligned ones 0"),
+        (lost, "the human's way is lost at step 50"),
+    ):
         monkeypatch.setattr(align, "align", answer)
         with pytest.raises(DemonstrationError, match="no episode of pacman-v0 could be aligned"):
             replays.align_set(replays.AlignOptions(saved, "aligned"))

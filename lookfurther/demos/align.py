@@ -94,6 +94,16 @@ def align(episode: Episode, env: str, repeat: int, report: Report | None = None)
     return replace(new, audit=Audit(True, episode.score, new.score, len(found.frames), 0, ""))
 
 
+def done(episode: Episode, env: str, repeat: int) -> float:
+    """The score of whoever does in every step what the episode says."""
+    if episode.tape is None:
+        return episode.score
+    emulator = Emulator(env, repeat, seed=episode.tape.seed)
+    steps = np.array(emulator.legal, np.uint8)[episode.actions]
+    frames = np.repeat(steps, repeat)[: len(episode.tape.frames)]
+    return sum(play(replace(episode.tape, frames=frames), emulator))
+
+
 def retrace(tape: Tape, env: str, repeat: int, report: Report | None = None) -> Tape:
     """The tape of the way that ends nearest to the human's.
 

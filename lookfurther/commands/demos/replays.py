@@ -178,7 +178,7 @@ def several(episode: Episode, repeat: int) -> int:
 
 def aligned(label: str, env: str, repeat: int, numbered: tuple[int, Episode]) -> Episode:
     """One episode with one action a step, or as it was; says which, and how far it is."""
-    from lookfurther.demos.align import Astray, align
+    from lookfurther.demos.align import Astray, align, done
 
     i, episode = numbered
     label = f"{label}, episode {i}"
@@ -196,11 +196,11 @@ def aligned(label: str, env: str, repeat: int, numbered: tuple[int, Episode]) ->
     except Astray as error:
         print(f"{label}: {error}, kept as it is: {sized(episode)}", flush=True)
         return episode
-    if new.score < episode.score:
-        less = f"only {number(new.score)} points that way"
-        print(f"{label}: {less}, kept as it is: {sized(episode)}", flush=True)
+    if new.score <= (own := done(episode, env, repeat)):
+        better = f"its own actions give {number(own)}, aligned ones {number(new.score)}"
+        print(f"{label}: {better}, kept as it is: {sized(episode)}", flush=True)
         return episode
-    print(
-        f"{label}: {sized(new)}; {plural(before, 'ambiguous block')} before, none now", flush=True
-    )
+    blocks = plural(before, "ambiguous block")
+    gave = f"{blocks} before, whose actions gave {number(own)}, none now"
+    print(f"{label}: {sized(new)}, of {number(episode.score)}; {gave}", flush=True)
     return new
