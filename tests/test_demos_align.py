@@ -121,7 +121,7 @@ def test_where_all_is_lost_it_goes_back_and_tries_harder(
         tried.append((begin, end, effort))
         found = follow(self, ways, begin, end, effort)
         if effort.back == 0 and end == 75:  # the first effort loses the way there
-            return [way._replace(apart=align.LOST + 1) for way in found]
+            return [way._replace(apart=align.LOST + 1000) for way in found]
         return found
 
     efforts = (Effort(8, 1, 0), Effort(16, 2, 2))
@@ -144,8 +144,9 @@ def test_where_all_is_lost_it_goes_back_and_tries_harder(
 def test_whoever_stays_lost_is_given_up(recorded: Episode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(align, "EFFORTS", (Effort(2, 1, 0),))
     monkeypatch.setattr(align, "STRETCH", 25)
-    monkeypatch.setattr(align, "LOST", -1)
-    with pytest.raises(align.Astray, match="lost at step 0"):
+    monkeypatch.setattr(align, "LOST", -1000)
+    monkeypatch.setattr(align, "PATIENCE", 3)
+    with pytest.raises(align.Astray, match="lost at step 75"):
         align.retrace(recorded.tape, PACMAN, 4)
     monkeypatch.setattr(align, "PATIENCE", 1000)  # as a whole it is shorter
     assert several(align.retrace(recorded.tape, PACMAN, 4)) == 0

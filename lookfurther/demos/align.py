@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 BYTE = (2, 64)  # a byte of memory, at most: one that changes in every step, one that hardly does
 POINTS = 40  # another score
 LIFE = 60  # a life more or fewer
-LOST = 40 + 60  # so far apart, a way has lost the human's
 STRETCH = 50  # steps after which ways are looked at
-PATIENCE = 3  # stretches in a row for which they may be lost
+LOST = 100  # so much further apart after a stretch, they have lost the human's
+PATIENCE = 5  # stretches that may be lost whatever is tried
 
 
 class Effort(NamedTuple):
@@ -107,23 +107,23 @@ def done(episode: Episode, env: str, repeat: int) -> float:
 def retrace(tape: Tape, env: str, repeat: int, report: Report | None = None) -> Tape:
     """The tape of the way that ends nearest to the human's.
 
-    Where all ways have lost the human's at the end of a stretch, it is tried again from before,
-    harder. Where that does not help, the nearest go on for a while: a room entered a little later
-    looks lost too.
+    Where a stretch leads all ways away from the human's, it is tried again from before, harder.
+    Where that does not help, the nearest go on: a room entered a little later looks lost too, and
+    points missed once are not the end.
     """
     follower = Follower(tape, env, repeat)
-    marks, effort, lost, astray = [(0, [follower.start()])], 0, 0, 0
+    marks, effort, lost, missed = [(0, [follower.start()])], 0, 0, 0
     while (begin := marks[-1][0]) < follower.steps:
         end = min(begin + STRETCH, follower.steps)
         ways = follower.follow(marks[-1][1], begin, end, EFFORTS[effort])
-        off = not ways or ways[0].apart > LOST
-        if off and not astray and effort + 1 < len(EFFORTS):
+        off = not ways or ways[0].apart > LOST + marks[-1][1][0].apart
+        if off and effort + 1 < len(EFFORTS):
             effort, lost = effort + 1, end
             del marks[max(1, len(marks) - EFFORTS[effort].back) :]
             continue
-        astray = astray + 1 if off else 0
-        if not ways or astray > PATIENCE:
-            raise Astray(end - astray * STRETCH)
+        missed += off
+        if not ways or missed > PATIENCE:
+            raise Astray(begin)
         marks.append((end, ways))
         if end >= lost:
             effort = 0
