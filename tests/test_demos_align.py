@@ -197,6 +197,27 @@ def test_what_cannot_be_aligned_is_kept_and_nothing_is_saved_where_that_is_all(
     assert not sets.place("aligned-v0").exists()
 
 
+def test_a_set_of_several_is_worked_on_by_several_and_keeps_its_order(
+    recorded: Episode, found: Episode, saved: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = unroll(human(402, seed=3), PACMAN)
+    store.save("both-v0", [found, short], describe(PACMAN, Environment()), "a test")
+    monkeypatch.setattr(processes, "cores", lambda: 2)
+    monkeypatch.setattr(replays, "aligned", half)
+    assert replays.align_set(replays.AlignOptions("both", "new")) == 0
+    first, second = sets.opened("new").episodes
+    assert np.array_equal(first.planes, found.planes)
+    assert np.array_equal(second.actions, short.actions[:40])
+
+
+def half(label: str, env: str, repeat: int, numbered: tuple[int, Episode]) -> Episode | None:
+    """Keeps what comes first; of the rest the first forty steps, each with one action."""
+    i, episode = numbered
+    if i == 0 or episode.tape is None:
+        return None
+    return unroll(Tape(np.repeat(episode.actions[:40].astype(np.uint8), repeat)), env, repeat)
+
+
 def test_an_import_of_what_no_agent_can_do_names_the_mend(
     saved: str, recorded: Episode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

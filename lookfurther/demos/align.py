@@ -207,9 +207,8 @@ def nearest(reached: Iterator[Reached], guide: Guide, step: int, width: int) -> 
     found: dict[bytes, Way] = {}
     telling = guide.most > BYTE[0]
     for ram, lives, way in reached:
-        apart = distance(ram, guide.ram[step], guide.most) + LIFE * abs(
-            lives - int(guide.lives[step])
-        )
+        apart = distance(ram, guide.ram[step], guide.most)
+        apart += LIFE * abs(lives - int(guide.lives[step]))
         apart += POINTS * int(way.points != guide.points[step])
         key = ram[telling].tobytes()
         if key not in found or apart < found[key].apart:

@@ -150,9 +150,10 @@ def align_set(options: AlignOptions) -> int:
     alignable(held, environment)
     numbered = list(enumerate(held.episodes))
     work = partial(aligned, held.name, held.description.spec.env, environment.repeat)
-    episodes = list(each(work, numbered))
-    if all(new is old for (_, old), new in zip(numbered, episodes, strict=True)):
+    found = list(each(work, numbered))
+    if not any(found):
         raise DemonstrationError(f"no episode of {held.name} could be aligned: use it as it is")
+    episodes = [new or old for new, old in zip(found, held.episodes, strict=True)]
     source = f"aligned from {held.name}"
     place = store.save(name, episodes, held.description.spec, source, environment=environment)
     announce(name, episodes, place)
@@ -176,8 +177,8 @@ def several(episode: Episode, repeat: int) -> int:
     return majority(blocks(episode.tape.frames, repeat))[1] if episode.tape else 0
 
 
-def aligned(label: str, env: str, repeat: int, numbered: tuple[int, Episode]) -> Episode:
-    """One episode with one action a step, or as it was; says which, and how far it is."""
+def aligned(label: str, env: str, repeat: int, numbered: tuple[int, Episode]) -> Episode | None:
+    """One episode with one action a step, None to keep it as it was; says which."""
     from lookfurther.demos.align import Astray, align, done
 
     i, episode = numbered
@@ -185,7 +186,7 @@ def aligned(label: str, env: str, repeat: int, numbered: tuple[int, Episode]) ->
     before = several(episode, repeat)
     if not before:
         print(f"{label}: one action in every step, kept as it is", flush=True)
-        return episode
+        return None
 
     def say(step: int, steps: int) -> None:
         if step % SAID == 0:
@@ -195,11 +196,11 @@ def aligned(label: str, env: str, repeat: int, numbered: tuple[int, Episode]) ->
         new = align(episode, env, repeat, say)
     except Astray as error:
         print(f"{label}: {error}, kept as it is: {sized(episode)}", flush=True)
-        return episode
+        return None
     if new.score <= (own := done(episode, env, repeat)):
         better = f"its own actions give {number(own)}, aligned ones {number(new.score)}"
         print(f"{label}: {better}, kept as it is: {sized(episode)}", flush=True)
-        return episode
+        return None
     blocks = plural(before, "ambiguous block")
     gave = f"{blocks} before, whose actions gave {number(own)}, none now"
     print(f"{label}: {sized(new)}, of {number(episode.score)}; {gave}", flush=True)
