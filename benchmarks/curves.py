@@ -12,18 +12,15 @@ import argparse
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from lookfurther.errors import LookFurtherError
-from lookfurther.plots import COLOURS, INK, dress
+from lookfurther.plots import COLOURS, INK, Rows, Series, dress, series
 from lookfurther.runtime.metrics import read, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Rows = list[dict[str, Any]]
 COLUMNS = 3
 
 
@@ -36,13 +33,11 @@ def rows_of(run: Path) -> Rows:
     return rows
 
 
-def curve(rows: Rows, metric: str, over: str, until: float) -> tuple[np.ndarray, np.ndarray]:
+def curve(rows: Rows, metric: str, over: str, until: float) -> Series:
     """A metric where it is known, up to `until`."""
     if not any(metric in row for row in rows):
         raise LookFurtherError(f"there is no metric {metric}: docs/guide.md lists them")
-    known = [(r[over], r[metric]) for r in rows if r.get(metric) is not None and r[over] <= until]
-    x, y = np.array(known, np.float64).reshape(-1, 2).T
-    return x, y
+    return series([row for row in rows if row[over] <= until], metric, over)
 
 
 def panel(axes: Axes, runs: dict[str, Rows], metric: str, over: str, until: float) -> None:

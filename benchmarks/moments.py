@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,9 +39,9 @@ class Parting(NamedTuple):
 class Game:
     """One game, from a moment of the demonstration on."""
 
-    def __init__(self, env: str, state: bytes, start: int, seen: np.ndarray) -> None:
-        self.emulator = Emulator(env)
-        self.emulator.restore(state)
+    def __init__(self, emulator: Emulator, state: bytes, start: int, seen: np.ndarray) -> None:
+        self.emulator = emulator
+        emulator.restore(state)
         self.start = self.step = start
         self.seen, self.points = seen, 0.0
         self.parting: Parting | None = None
@@ -61,11 +62,10 @@ class Game:
         self.step += 1
 
 
-def states(episode: Episode, env: str, every: int) -> dict[int, bytes]:
+def states(episode: Episode, emulator: Emulator, every: int) -> dict[int, bytes]:
     """The emulator's state at every `every`-th step of an episode."""
     if episode.tape is None:
         raise LookFurtherError("these demonstrations have no tapes: only Atari's can be played on")
-    emulator = Emulator(env, seed=episode.tape.seed)
     found = {0: emulator.state()}
     for i, _ in enumerate(tapes.play(episode.tape, emulator), 1):
         if i % (every * emulator.repeat) == 0 and i // emulator.repeat < len(episode.actions):
@@ -76,9 +76,9 @@ def states(episode: Episode, env: str, every: int) -> dict[int, bytes]:
 def played(agent: Agent, episode: Episode, every: int, steps: int) -> list[Game]:
     """Games from all moments, side by side."""
     pictures = observations(episode, agent.spec).numpy()
-    env = agent.spec.env
-    moments = states(episode, env, every)
-    games = [Game(env, state, start, pictures[start]) for start, state in moments.items()]
+    emulator = partial(Emulator, agent.spec.env, agent.config.environment.repeat)
+    moments = states(episode, emulator(), every)
+    games = [Game(emulator(), state, start, pictures[start]) for start, state in moments.items()]
     for _ in range(steps):
         q = agent.values(np.stack([game.seen for game in games]))
         for game, values in zip(games, q, strict=True):

@@ -34,11 +34,11 @@ def _rows(path: Path) -> Rows:
     return rows
 
 
-def _series(rows: Rows, key: str) -> Series:
-    """Steps and values of one metric, where it is known."""
-    known = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
-    steps, values = np.array(known, np.float64).reshape(-1, 2).T
-    return steps, values
+def series(rows: Rows, key: str, over: str = "step") -> Series:
+    """Steps, or another measure of time, and values of one metric, where it is known."""
+    known = [(row[over], row[key]) for row in rows if row.get(key) is not None]
+    times, values = np.array(known, np.float64).reshape(-1, 2).T
+    return times, values
 
 
 def _short(value: float, _: object = None) -> str:
@@ -130,11 +130,11 @@ def _save(figure: Figure, labels: dict[Axes, list[Label]], out: Path) -> None:
 def _returns(axes: Axes, rows: Rows, others: Mapping[str, Path]) -> list[Label]:
     """Recent and low-epsilon returns of this run, and the latter of the others."""
     own = "this run, " if others else ""
-    lines = [(f"{own}recent", _series(rows, "return_mean"), PALE, 1.2)]
-    lines += [(f"{own}low ε", _series(rows, LOW_EPSILON), COLOURS[0], 2.2)]
+    lines = [(f"{own}recent", series(rows, "return_mean"), PALE, 1.2)]
+    lines += [(f"{own}low ε", series(rows, LOW_EPSILON), COLOURS[0], 2.2)]
     for i, (name, path) in enumerate(others.items()):
         colour = COLOURS[1 + i % (len(COLOURS) - 1)]
-        lines.append((f"{name}, low ε", _series(_rows(path), LOW_EPSILON), colour, 1.6))
+        lines.append((f"{name}, low ε", series(_rows(path), LOW_EPSILON), colour, 1.6))
     labels = []
     for name, (steps, values), colour, width in lines:
         if len(steps):
@@ -153,7 +153,7 @@ def _losses(axes: Axes, rows: Rows) -> list[Label]:
 
     labels = []
     for key, (name, colour) in LOSSES.items():
-        steps, values = _series(rows, key)
+        steps, values = series(rows, key)
         steps, values = steps[values > 0], values[values > 0]
         if len(steps):
             axes.plot(steps, values, color=colour, linewidth=1.2)
@@ -184,16 +184,16 @@ def learning_curve(
 
 def _together(paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
     """Low-epsilon returns [runs, steps] of several runs at the steps that all of them cover."""
-    series = [_series(_rows(path), LOW_EPSILON) for path in paths]
-    for path, (steps, _) in zip(paths, series, strict=True):
+    each = [series(_rows(path), LOW_EPSILON) for path in paths]
+    for path, (steps, _) in zip(paths, each, strict=True):
         if not len(steps):
             raise LookFurtherError(f"{path} holds no return of low-ε lanes: train for longer")
-    start = max(steps[0] for steps, _ in series)
-    end = min(steps[-1] for steps, _ in series)
+    start = max(steps[0] for steps, _ in each)
+    end = min(steps[-1] for steps, _ in each)
     if start > end:
         raise LookFurtherError(f"{paths[0]} and its companions share no steps: train for longer")
     grid = np.linspace(start, end, 400)
-    return grid, np.stack([np.interp(grid, *pair) for pair in series])
+    return grid, np.stack([np.interp(grid, *pair) for pair in each])
 
 
 def seeds_curve(

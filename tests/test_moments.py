@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import moments
+from lookfurther.config import Config
 from lookfurther.demos import sets
 from lookfurther.demos.episodes import Episode, best
 from lookfurther.types import Spec
@@ -23,7 +24,7 @@ class Imitator:
     """Does what the human did, up to step `until` of the episode, and then nothing."""
 
     def __init__(self, episode: Episode, spec: Spec, until: int) -> None:
-        self.spec, self.calls = spec, 0
+        self.spec, self.config, self.calls = spec, Config(), 0
         self.actions = [*episode.actions[:until].tolist(), *[0] * (len(episode) + STEPS)]
 
     def values(self, seen: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lookfurther.demos.episodes import Audit, Episode, Tape
-from lookfurther.demos.tapes import PAD, blocks, cut, play, unroll
+from lookfurther.demos.tapes import PAD, blocks, cut, held, play, unroll
 from lookfurther.envs.emulator import Emulator, console, game_of, switch_on
 from lookfurther.errors import DemonstrationError
 
@@ -99,9 +99,8 @@ def done(episode: Episode, env: str, repeat: int) -> float:
     if episode.tape is None:
         return episode.score
     emulator = Emulator(env, repeat, seed=episode.tape.seed)
-    steps = np.array(emulator.legal, np.uint8)[episode.actions]
-    frames = np.repeat(steps, repeat)[: len(episode.tape.frames)]
-    return sum(play(replace(episode.tape, frames=frames), emulator))
+    ids = np.array(emulator.legal)[episode.actions]
+    return sum(play(held(episode.tape, ids, repeat), emulator))
 
 
 def retrace(tape: Tape, env: str, repeat: int, report: Report | None = None) -> Tape:
@@ -113,10 +112,11 @@ def retrace(tape: Tape, env: str, repeat: int, report: Report | None = None) -> 
     """
     follower = Follower(tape, env, repeat)
     marks, effort, lost, missed = [(0, [follower.start()])], 0, 0, 0
-    while (begin := marks[-1][0]) < follower.steps:
+    while marks[-1][0] < follower.steps:
+        begin, before = marks[-1]
         end = min(begin + STRETCH, follower.steps)
-        ways = follower.follow(marks[-1][1], begin, end, EFFORTS[effort])
-        off = not ways or ways[0].apart > LOST + marks[-1][1][0].apart
+        ways = follower.follow(before, begin, end, EFFORTS[effort])
+        off = not ways or ways[0].apart > LOST + before[0].apart
         if off and effort + 1 < len(EFFORTS):
             effort, lost = effort + 1, end
             del marks[max(1, len(marks) - EFFORTS[effort].back) :]
@@ -129,7 +129,8 @@ def retrace(tape: Tape, env: str, repeat: int, report: Report | None = None) -> 
             effort = 0
         if report:
             report(end, follower.steps)
-    whole = replace(tape, frames=np.repeat(marks[-1][1][0].actions(), repeat)[: len(tape.frames)])
+    _, (way, *_) = marks[-1]
+    whole = held(tape, way.actions(), repeat)
     return cut(whole, sum(1 for _ in play(whole, Emulator(env, repeat, seed=tape.seed))))
 
 

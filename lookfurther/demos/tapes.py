@@ -71,10 +71,20 @@ def play(tape: Tape, emulator: Emulator) -> Iterator[float]:
 
 def choices(tape: Tape, emulator: Emulator) -> tuple[np.ndarray, int]:
     """The environment's action of each step, and how many steps held more than one."""
-    ids, ambiguous = majority(blocks(tape.frames, emulator.repeat))
+    ids, several = majority(blocks(tape.frames, emulator.repeat))
     if not set(ids.tolist()) <= set(emulator.legal):
         raise DemonstrationError(f"the tape has actions that {emulator.game} does not know")
-    return np.searchsorted(emulator.legal, ids), ambiguous
+    return np.searchsorted(emulator.legal, ids), several
+
+
+def ambiguous(tape: Tape, repeat: int) -> int:
+    """How many steps of a tape hold more than one action."""
+    return majority(blocks(tape.frames, repeat))[1]
+
+
+def held(tape: Tape, ids: np.ndarray, repeat: int) -> Tape:
+    """The tape with one action a step, [T] ids, in place of its own."""
+    return replace(tape, frames=np.repeat(ids.astype(np.uint8), repeat)[: len(tape.frames)])
 
 
 def blocks(frames: np.ndarray, repeat: int) -> np.ndarray:

@@ -172,9 +172,9 @@ def alignable(held: sets.Held, environment: Environment) -> None:
 
 def several(episode: Episode, repeat: int) -> int:
     """How many steps of an episode hold more than one action."""
-    from lookfurther.demos.tapes import blocks, majority
+    from lookfurther.demos.tapes import ambiguous
 
-    return majority(blocks(episode.tape.frames, repeat))[1] if episode.tape else 0
+    return ambiguous(episode.tape, repeat) if episode.tape else 0
 
 
 def aligned(label: str, env: str, repeat: int, numbered: tuple[int, Episode]) -> Episode | None:

@@ -13,7 +13,7 @@ from lookfurther.demos.episodes import Audit, Episode, Tape, check
 from lookfurther.demos.importers import Imported
 from lookfurther.demos.importers.foreign import Facts, Raw, episodes, read_facts
 from lookfurther.demos.sets import trusted
-from lookfurther.demos.tapes import blocks, cut, majority, play, unroll
+from lookfurther.demos.tapes import ambiguous, cut, play, unroll
 from lookfurther.demos.verify import verify
 from lookfurther.envs import describe
 from lookfurther.envs.emulator import Emulator, shrink
@@ -123,9 +123,9 @@ def _atari(raw: Raw, facts: Facts, spec: Spec, environment: Environment) -> Epis
     if tape is None:
         return _converted(raw, spec, "its actions do not lead to its rewards and pictures")
     episode = unroll(tape, spec.env, environment.repeat, environment.sticky)
-    _, ambiguous = majority(blocks(tape.frames, environment.repeat))
+    several = ambiguous(tape, environment.repeat)
     score = float(raw.rewards.sum())
-    audit = Audit(True, score, episode.score, len(tape.frames), ambiguous, "")
+    audit = Audit(True, score, episode.score, len(tape.frames), several, "")
     return replace(episode, audit=audit)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from lookfurther.config import Environment
 from lookfurther.demos.episodes import Audit, Episode, Tape
-from lookfurther.demos.tapes import GameOver, blocks, cut, majority, unroll
+from lookfurther.demos.tapes import GameOver, ambiguous, cut, unroll
 from lookfurther.envs.emulator import Emulator
 from lookfurther.errors import DemonstrationError
 
@@ -72,8 +72,8 @@ def audited(
 def _with_audit(episode: Episode, repeat: int, recorded: float | None, fault: str) -> Episode:
     assert episode.tape is not None
     frames = episode.tape.frames
-    _, ambiguous = majority(blocks(frames, repeat))
-    audit = Audit(not fault, recorded, episode.score, len(frames), ambiguous, fault)
+    several = ambiguous(episode.tape, repeat)
+    audit = Audit(not fault, recorded, episode.score, len(frames), several, fault)
     return replace(episode, audit=audit)
 
 
