@@ -55,7 +55,7 @@ class Learner:
         self.adam = Adam(self.parameters, settings.learning_rate, settings.adam_eps)
         self.adam_step = self.adam.step
         if compiled:
-            self.objective.compile()
+            self.objective.compile(self.online, precision)
             self.adam_step = self.adam.fusible_step
             options: dict[str, Any] = {"combo_kernels": True}  # one kernel for many small tensors
             self._descend = torch.compile(self._descend, dynamic=False, options=options)
@@ -74,10 +74,11 @@ class Learner:
     @torch.no_grad()
     def fetched(self, batch: Batch) -> Fetched:
         """The batch and what goes with it."""
+        images = batch.both.flatten(0, 1)
         with self.weights.autocast():
-            inputs = prepare(self.online, batch.both.flatten(0, 1))
+            inputs = prepare(self.online, images)
             q_target = values(self.target_weights.computing, inputs[len(batch.a) :])
-        return Fetched(batch, inputs, q_target)
+        return Fetched(batch, images if self.objective.whole else inputs, q_target)
 
     def prepare(self, fetched: Fetched) -> None:
         """Fill in what goes with a batch; it holds until theta^(k-1) changes."""
@@ -143,13 +144,20 @@ class Learner:
                 " weights are left as they were before it"
             )
 
+    @torch.no_grad()
     def priority(self, batch: Batch) -> Tensor:
-        """Priorities [B] at the current weights."""
-        return self._priority(self.fetched(batch))
+        """Priorities [B] at the current weights, of a batch of any size."""
+        with self.weights.autocast():
+            inputs = prepare(self.online, batch.both.flatten(0, 1))
+            q_both = values(self.weights.computing, inputs)
+            q_target = values(self.target_weights.computing, inputs[len(batch.a) :])
+        return self.objective.priority(q_both, q_target, batch)
 
+    @torch.no_grad()
     def _priority(self, fetched: Fetched) -> Tensor:
         with self.weights.autocast():
-            return self.objective.priority(self.weights.computing, fetched)
+            q_both = self.objective.online_values(self.weights.computing, fetched.inputs)
+        return self.objective.priority(q_both, fetched.q_target, fetched.batch)
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         """Everything, for a checkpoint: weights, target weights, Adam's moments."""

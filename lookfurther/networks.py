@@ -26,7 +26,7 @@ class Dueling(nn.Module):
 
     def __init__(self, spec: Spec, torso: nn.Sequential, hidden: tuple[int, ...]) -> None:
         super().__init__()
-        self.scale = 1 / spec.high
+        self.spec, self.scale = spec, 1 / spec.high
         folds = isinstance(torso[0], Fold)
         self.inlet, self.torso = (torso[0], torso[1:]) if folds else (nn.Identity(), torso)
         with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ class Fetched(NamedTuple):
     """A batch and what an update needs of it besides, none of which depends on theta."""
 
     batch: Batch
-    inputs: Tensor  # [2B, ...]: x, then x', as the network's first layer takes them
+    inputs: Tensor  # [2B, ...]: x, then x', as `online_values` takes them
     q_target: Tensor  # [B, A]: f_theta^(k-1) of x'
 
     @property
@@ -53,21 +54,29 @@ class Objective:
         self.transform = transform(settings.transform, settings.transform_eps)
         self.priority_of = PRIORITIES[settings.priority]
         self.take, self.online_values, self.target_values = prepare, values, values
+        self.whole = False  # whether networks take observations as they are
 
-    def compile(self) -> None:
+    def compile(self, network: nn.Module, precision: torch.dtype) -> None:
         """Let the parts of a pass run as compiled kernels."""
         # Without gaps between rows: words and bytes are two views of one memory.
         dense: dict[str, Any] = {"comprehensive_padding": False}
         self.take = torch.compile(prepare, dynamic=False, options=dense)
-        self.online_values = torch.compile(values, dynamic=False)
-        self.target_values = torch.compile(values, dynamic=False)
+        ask: Callable[..., Tensor] = values
+        if next(network.parameters()).is_cuda:
+            from lookfurther import torso  # needs Triton
+
+            self.whole = torso.fit(network, precision)
+            ask = torso.values if self.whole else values
+        self.online_values = torch.compile(ask, dynamic=False, options={"combo_kernels": True})
+        self.target_values = torch.compile(ask, dynamic=False)
         self.judge = torch.compile(self.judge_in_one, dynamic=False)
         self.report = torch.compile(self.report, dynamic=False)
 
     @torch.no_grad()
     def prepare(self, online: nn.Module, target: nn.Module, fetched: Fetched) -> None:
         """Fill in what a batch needs besides its transitions."""
-        self.take(online, fetched.batch.both.flatten(0, 1), fetched.inputs)
+        if not self.whole:
+            self.take(online, fetched.batch.both.flatten(0, 1), fetched.inputs)
         fetched.q_target.copy_(self.target_values(target, fetched.inputs_next))
 
     def forward(self, online: nn.Module, fetched: Fetched) -> tuple[Tensor, Judged]:
@@ -130,11 +139,9 @@ class Objective:
             terms["priority_expert"] = judged.priority[n:].mean()
         return terms
 
-    @torch.no_grad()
-    def priority(self, online: nn.Module, fetched: Fetched) -> Tensor:
-        """Priorities [B] at the weights of `online`."""
-        q_both = values(online, fetched.inputs)
-        return self.priority_of(self.losses(q_both, fetched.q_target, fetched.batch)[-1])
+    def priority(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> Tensor:
+        """Priorities [B] of values f_theta [2B, A] of x, then x'."""
+        return self.priority_of(self.losses(q_both, q_target, batch)[-1])
 
 
 def expert_share(slope: Tensor, agent_items: int) -> Tensor:

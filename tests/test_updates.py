@@ -179,7 +179,7 @@ def test_observations_are_prepared_alike_by_compiled_kernels() -> None:
     x = torch.randint(0, 256, (6, *spec.observation), dtype=torch.uint8)
     network = builder(config.network)(spec)
     objective, eager = Objective(config.learner), prepare(network, x)
-    objective.compile()
+    objective.compile(network, torch.float32)
     objective.take(network, x, found := torch.zeros_like(eager))
     assert torch.equal(found, eager)
 

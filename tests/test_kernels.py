@@ -1,0 +1,41 @@
+"""The GPU kernels by Triton's interpreter: the same values and gradients as torch's convolutions.
+
+On a GPU `benchmarks.gpu --check` holds them against the CPU and against updates without them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from lookfurther.config import Network
+from lookfurther.networks import builder
+from lookfurther.types import Spec
+
+pytest.importorskip("triton", reason="triton is not installed: its interpreter checks the kernels")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["standard", "deeper", "compiled"])
+def test_kernels_give_what_convolutions_give(name: str) -> None:
+    """In a process of its own: Triton decides at import whether it interprets."""
+    surroundings = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.interpreted", name],
+        env=surroundings,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_kernels_are_for_gpus_alone() -> None:
+    from lookfurther import torso
+
+    network = builder(Network(name="dueling"))(Spec("x", (1, 84, 84), 4, "uint8", 18, 255.0))
+    assert not torso.fit(network, torch.bfloat16)
+    assert torso._widths(network) in torso.BLOCKS  # type: ignore[arg-type]
