@@ -88,6 +88,31 @@ def check_networks() -> dict[str, float]:
     return found
 
 
+def check_kernels() -> dict[str, float]:
+    """The same of the learner's own kernels in float32, and of the gradients they give."""
+    from lookfurther import torso
+
+    found, x = {}, torch.randint(0, 256, (8, *ATARI.observation), dtype=torch.uint8)
+    for name in ("apex-dqfd", "apex-dqfd-deeper"):
+        network = builder(preset(name).network)(ATARI)
+        twin = copy.deepcopy(network).to(CUDA)
+        near = _with_gradients(network, network(x))
+        far = _with_gradients(twin, torso.values(twin, x.to(CUDA)))  # type: ignore[arg-type]
+        apart = [
+            float(((a - b.cpu()) / a.std()).abs().max()) for a, b in zip(near, far, strict=True)
+        ]
+        found[f"values by kernels, {name}"] = apart[0]
+        found[f"gradients by kernels, {name}"] = max(apart[1:])
+    return found
+
+
+def _with_gradients(network: nn.Module, q: torch.Tensor) -> list[torch.Tensor]:
+    """Values, and the gradients of weights for slopes that differ everywhere."""
+    slope = torch.linspace(-1, 1, q.numel(), device=q.device).view(q.shape)
+    weights = [p for p in network.parameters() if p.ndim > 1]
+    return [q.detach(), *torch.autograd.grad(q, weights, slope)]
+
+
 def astray(config: Config, turns: int) -> int:
     """Slots of a run's replay that fresh emulators, given its actions, do not show again."""
     with closing(Bench(config, 0.0)) as bench:
@@ -196,6 +221,7 @@ def profile(config: Config) -> list[tuple[float, int, str]]:
 def checks() -> Iterator[tuple[str, float]]:
     """Everything that --check holds against something else, as it is found."""
     yield from check_networks().items()
+    yield from check_kernels().items()
     yield "weights handed over", check_handover()
     for precision in ("float32", "bfloat16"):
         yield from check_updates(precision).items()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from lookfurther import kernels
 from lookfurther.networks import Dueling, Fold
 
 SHARED = 200 << 10  # bytes of shared memory that the blocks below are made for: Hopper's 227 KiB
-TOTAL, SHARES = 64, 32  # numbers that one program sums, and shares of them at a time
+TILE = 2048  # numbers that one program of a sum has at a time
 FOLD, CELL = 2, 4  # the folds of `networks.atari_torso`: before its second and its first layer
 
 
@@ -41,9 +41,9 @@ BLOCKS: dict[tuple[int, ...], dict[str, Blocks]] = {
         "first": Blocks(64, stages=1),
         "layer_2": Blocks(128, 64),
         "layer_3": Blocks(128, 64, warps=8, stages=3),
-        "slope_1": Blocks(64, splits=264, stages=3),
-        "slope_2": Blocks(128, 128, splits=64),
-        "slope_3": Blocks(128, 64, splits=30, stages=3),
+        "slope_1": Blocks(64, splits=256),
+        "slope_2": Blocks(128, 128, splits=66),
+        "slope_3": Blocks(128, 64, splits=29, stages=3),
         "image_2": Blocks(64, 64, 128),
         "image_3": Blocks(64, 64, 64),
     },
@@ -51,9 +51,9 @@ BLOCKS: dict[tuple[int, ...], dict[str, Blocks]] = {
         "first": Blocks(128, warps=8, stages=1),
         "layer_2": Blocks(128, 64, stages=3),
         "layer_3": Blocks(128, 64, warps=8, stages=3),
-        "slope_1": Blocks(32, splits=264, stages=3),
-        "slope_2": Blocks(128, 128, splits=32),
-        "slope_3": Blocks(128, 128, splits=30),
+        "slope_1": Blocks(32, splits=256, stages=3),
+        "slope_2": Blocks(128, 128, splits=33),
+        "slope_3": Blocks(128, 128, splits=29),
         "image_2": Blocks(64, 32, 128, stages=4),
         "image_3": Blocks(64, 64, 128, stages=3),
     },
@@ -194,6 +194,7 @@ def layer(x: Tensor, w: Tensor, bias: Tensor, out: Tensor, blocks: Blocks) -> No
     _, high, wide, c = x.shape
     o, _, k, _ = w.shape
     count = out.numel() // o
+    assert k * c % blocks.inner == 0
     _launch(
         kernels.layer,
         (ceil(count / blocks.rows),),
@@ -207,6 +208,7 @@ def image_slope(g: Tensor, w: Tensor, x: Tensor, out: Tensor, blocks: Blocks) ->
     _, high, wide, c = x.shape
     o, _, k, _ = w.shape
     count = x.numel() // c
+    assert o % blocks.inner == 0 == c % blocks.width
     _launch(
         kernels.image_slope,
         (ceil(count / blocks.rows), c // blocks.width),
@@ -220,6 +222,7 @@ def layer_slope(x: Tensor, g: Tensor, w: Tensor, row: Tensor, blocks: Blocks) ->
     _, high, wide, c = x.shape
     o, _, k, _ = w.shape
     count, parts = g.numel() // o, _parts(row, blocks)
+    assert k * c % blocks.inner == 0
     _launch(
         kernels.layer_slope,
         (k * k * c // blocks.inner, blocks.splits),
@@ -249,9 +252,10 @@ def _parts(row: Tensor, blocks: Blocks) -> Tensor:
 
 
 def _total(parts: Tensor, row: Tensor) -> None:
-    """The sum of all shares."""
-    total: Any = kernels.total
-    total[(ceil(len(row) / TOTAL),)](parts, row, len(row), len(parts), TOTAL, SHARES)
+    """The sum of all shares: of many shares many at a time, of few a long stretch of each."""
+    shares = 32 if len(parts) > 100 else 8
+    columns, total = TILE // shares, cast(Any, kernels.total)
+    total[(ceil(len(row) / columns),)](parts, row, len(row), len(parts), columns, shares)
 
 
 def _launch(kernel: Any, grid: tuple[int, ...], blocks: Blocks, *arguments: Any) -> None:

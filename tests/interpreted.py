@@ -49,14 +49,22 @@ def compiled() -> None:
     assert apart(answers(network, lambda: whole(network, x)), true) < 1e-6
 
 
+def sums() -> None:
+    for shares in (1, 8, 33, 256):
+        parts = torch.randn(shares, 1000)
+        torso._total(parts, row := torch.zeros(1000))
+        assert torch.allclose(row, parts.sum(0), atol=1e-4)
+
+
 CHECKS: dict[str, Callable[[], None]] = {
     "standard": lambda: same("dueling", (40, 48)),  # with cells that the second layer never sees
     "deeper": lambda: same("dueling-deeper", (44, 36)),
     "compiled": compiled,
+    "sums": sums,
 }
 
 if __name__ == "__main__":
     for blocks in torso.BLOCKS.values():  # a few programs, of which the last has too little to do
         blocks.update({name: b._replace(splits=3) for name, b in blocks.items() if b.splits})
-    torso.TOTAL = 4096
+    torso.TILE = 1 << 15
     CHECKS[sys.argv[1]]()

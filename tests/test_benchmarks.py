@@ -69,7 +69,7 @@ def test_a_benchmark_runs_and_writes_its_figures(
 
 def test_every_benchmark_is_here_or_needs_more() -> None:
     parts = {"__init__", "measure", "buffers", "films", "stable_baselines", "curves", "moments"}
-    elsewhere = {"gpu", "one_gpu", "recorder", "storage"}  # a GPU, a browser, minutes
+    elsewhere = {"gpu", "kernels", "one_gpu", "recorder", "storage"}  # a GPU, a browser, minutes
     assert {path.stem for path in FOLDER.glob("*.py")} == parts | elsewhere | set(SMALLEST)
 
 

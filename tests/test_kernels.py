@@ -20,7 +20,7 @@ pytest.importorskip("triton", reason="triton is not installed: its interpreter c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["standard", "deeper", "compiled"])
+@pytest.mark.parametrize("name", ["standard", "deeper", "compiled", "sums"])
 def test_kernels_give_what_convolutions_give(name: str) -> None:
     """In a process of its own: Triton decides at import whether it interprets."""
     surroundings = os.environ | {"TRITON_INTERPRET": "1"}
