@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.measure import add_json, report, surroundings, table
 from benchmarks.values import observations
 from lookfurther import Agent
-from lookfurther.demos import sets, tapes
+from lookfurther.demos import facts, sets, tapes
 from lookfurther.demos.episodes import Episode, best
 from lookfurther.envs.emulator import Emulator
 from lookfurther.errors import LookFurtherError
@@ -113,6 +113,7 @@ def main() -> None:
     asked = options.parse_args()
     try:
         held, agent = sets.opened(asked.demos), Agent.load(asked.run)
+        facts.fits(held.name, held.description, agent.spec, agent.config.environment)
         episode = held.episodes[best(held.episodes)]
         games = played(agent, episode, asked.every, asked.steps)
     except LookFurtherError as error:

@@ -74,3 +74,13 @@ def test_a_run_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(sys, "argv", ["moments", "shipped/venture", str(tmp_path)])
     with pytest.raises(SystemExit, match="holds no checkpoint"):
         moments.main()
+
+
+def test_demonstrations_of_another_game_are_named(
+    monkeypatch: pytest.MonkeyPatch, shown: tuple[Episode, Spec]
+) -> None:
+    stranger = Imitator(shown[0], shown[1]._replace(env="ALE/Pong-v5"), 0)
+    monkeypatch.setattr(moments.Agent, "load", lambda run: stranger)
+    monkeypatch.setattr(sys, "argv", ["moments", "shipped/venture", "anywhere"])
+    with pytest.raises(SystemExit, match=r"ALE/Venture-v5.*ALE/Pong-v5"):
+        moments.main()
