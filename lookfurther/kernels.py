@@ -38,9 +38,9 @@ def _word(kw, planes: tl.constexpr, high: tl.constexpr, wide: tl.constexpr, k: t
 
 @triton.jit
 def _pixel(words, place: tl.constexpr):
-    """One of the four pixels of each word, as the last bits of a float of 2^23 and more.
+    """One of the four pixels of each word, by way of the last bits of a float of 2^23 and more.
 
-    A quarter of the time that a conversion takes.
+    That takes a quarter of the time of a conversion.
     """
     bits = ((words >> (8 * place)) & 255) | 0x4B000000
     return bits.to(tl.float32, bitcast=True) - 8388608.0
@@ -64,6 +64,7 @@ def first(
     fold: tl.constexpr,
     bm: tl.constexpr,
 ):
+    """The first layer, rectified and folded, of words [B, planes, high, wide]; w [4, k k planes 4, o]."""
     p, ko = tl.program_id(0) * bm + tl.arange(0, bm), tl.arange(0, o)
     b, i, j = _spot(p, rows, columns)
     inside = p < count
@@ -100,6 +101,7 @@ def first_slope(
     fold: tl.constexpr,
     bm: tl.constexpr,
 ):
+    """Of a share of the positions: dL/dw [4, k k planes 4, o], then dL/dbias [o]."""
     n: tl.constexpr = k * k * planes * 4
     s, kw, ko = tl.program_id(0), tl.arange(0, n), tl.arange(0, o)
     zero, total = tl.zeros((n, o), tl.float32), tl.zeros((o,), tl.float32)
@@ -142,6 +144,7 @@ def layer(
     bm: tl.constexpr,
     bk: tl.constexpr,
 ):
+    """A rectified layer [positions, o]; w [o, k k c]."""
     p, ko, kk = tl.program_id(0) * bm + tl.arange(0, bm), tl.arange(0, o), tl.arange(0, bk)
     b, i, j = _spot(p, high - k + 1, wide - k + 1)
     inside = p < count
@@ -173,6 +176,7 @@ def layer_slope(
     bm: tl.constexpr,
     bk: tl.constexpr,
 ):
+    """Of a share of the positions: dL/dw [o, k k c], then dL/dbias [o]."""
     block, s = tl.program_id(0), tl.program_id(1)
     dy, first = block // (k * c // bk), block % (k * c // bk) * bk
     kk, ko = tl.arange(0, bk), tl.arange(0, o)
@@ -209,6 +213,7 @@ def image_slope(
     bn: tl.constexpr,
     bk: tl.constexpr,
 ):
+    """dL/dx [positions, c] of slopes g [positions, o], 0 where x is."""
     p, kc = tl.program_id(0) * bm + tl.arange(0, bm), tl.program_id(1) * bn + tl.arange(0, bn)
     ko, rows, columns = tl.arange(0, bk), high - k + 1, wide - k + 1
     b, i, j = _spot(p, high, wide)
