@@ -64,7 +64,7 @@ def first(
     fold: tl.constexpr,
     bm: tl.constexpr,
 ):
-    """The first layer, rectified and folded, of words [B, planes, high, wide]; w [4, k k planes 4, o]."""
+    """The rectified and folded first layer of words [B, planes, high, wide]; w [4, words, o]."""
     p, ko = tl.program_id(0) * bm + tl.arange(0, bm), tl.arange(0, o)
     b, i, j = _spot(p, rows, columns)
     inside = p < count
