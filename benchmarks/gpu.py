@@ -86,38 +86,34 @@ def check_updates(precision: str) -> dict[str, float]:
 
 
 def check_networks() -> dict[str, float]:
-    """Largest difference of values on the GPU from those on the CPU, over their spread."""
-    found, x = {}, torch.randint(0, 256, (8, *ATARI.observation), dtype=torch.uint8)
-    for name in ("apex-dqfd", "apex-dqfd-deeper"):
-        network = builder(preset(name).network)(ATARI)
-        near, far = network(x), copy.deepcopy(network).to(CUDA)(x.to(CUDA)).cpu()
-        found[f"values, {name}"] = float(((near - far) / near.std()).detach().abs().max())
-    return found
+    """Largest difference of values on the GPU from those on the CPU, over their spread.
 
-
-def check_kernels() -> dict[str, float]:
-    """The same of the learner's own kernels in float32, and of the gradients they give."""
+    By the learner's own kernels, in float32, that of gradients too, over the largest of each.
+    """
     from lookfurther import torso
 
     found, x = {}, torch.randint(0, 256, (8, *ATARI.observation), dtype=torch.uint8)
     for name in ("apex-dqfd", "apex-dqfd-deeper"):
         network = builder(preset(name).network)(ATARI)
-        twin = copy.deepcopy(network).to(CUDA)
-        near = _with_gradients(network, network(x))
-        far = _with_gradients(twin, torso.values(twin, x.to(CUDA)))  # type: ignore[arg-type]
-        apart = [
-            float(((a - b.cpu()) / a.std()).abs().max()) for a, b in zip(near, far, strict=True)
-        ]
-        found[f"values by kernels, {name}"] = apart[0]
-        found[f"gradients by kernels, {name}"] = max(apart[1:])
+        twin: Any = copy.deepcopy(network).to(CUDA)
+        near, far = network(x), twin(x.to(CUDA)).cpu()
+        found[f"values, {name}"] = float(((near - far) / near.std()).detach().abs().max())
+        true = with_gradients(network, near)
+        own = with_gradients(twin, torso.values(twin, x.to(CUDA)))
+        found[f"values and gradients by kernels, {name}"] = apart(own, true)
     return found
 
 
-def _with_gradients(network: nn.Module, q: torch.Tensor) -> list[torch.Tensor]:
-    """Values, and the gradients of weights for slopes that differ everywhere."""
-    slope = torch.linspace(-1, 1, q.numel(), device=q.device).view(q.shape)
-    weights = [p for p in network.parameters() if p.ndim > 1]
-    return [q.detach(), *torch.autograd.grad(q, weights, slope)]
+def with_gradients(network: nn.Module, q: torch.Tensor) -> list[torch.Tensor]:
+    """Values, and the gradients of all that is learned for slopes that differ everywhere."""
+    slope = torch.linspace(-1, 2, q.numel(), device=q.device).view(q.shape)
+    return [q.detach(), *torch.autograd.grad(q, list(network.parameters()), slope)]
+
+
+def apart(found: list[torch.Tensor], true: list[torch.Tensor]) -> float:
+    """The largest difference, in units of the largest number of each."""
+    pairs = zip(found, true, strict=True)
+    return max(float((a.to(b.device) - b).abs().max() / b.abs().max()) for a, b in pairs)
 
 
 def astray(config: Config, turns: int) -> int:
@@ -228,7 +224,6 @@ def profile(config: Config) -> list[tuple[float, int, str]]:
 def checks() -> Iterator[tuple[str, float]]:
     """Everything that --check holds against something else, as it is found."""
     yield from check_networks().items()
-    yield from check_kernels().items()
     yield "weights handed over", check_handover()
     for precision in ("float32", "bfloat16"):
         yield from check_updates(precision).items()

@@ -4,7 +4,7 @@
 
 Microseconds of each kernel for the 512 images of an update, the median of many in one CUDA graph.
 cuDNN is given images as bfloat16 and neither rectifies nor folds. `--search` tries every block of a
-list for each kernel, in so many processes at first that compiling takes no time.
+list for each kernel, compiled beforehand by a process for every core.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ def jobs(widths: tuple[int, ...]) -> list[Job]:
     x = torch.randint(0, 256, (IMAGES, 4, 84, 84), dtype=torch.uint8, device="cuda")
     w = [_weights(c1, 64, 2), _weights(c2, 4 * c1, 2), _weights(c3, c2, 3)]
     b = [_random(c) for c in widths]
-    y = torso._features(x, w)
+    y = torso.features(x, w)
     g = [torch.randn_like(t) for t in y]
-    rows = torso._rows(w)
+    rows = torso.gradients(w)
     folded, plain = _random(IMAGES, 21, 21, 64), _random(IMAGES, 20, 20, c1)
     seen, slopes = [folded, y[0], y[1]], [plain, g[1], g[2]]
 
     def forward(i: int) -> Callable[[], Any]:
-        return lambda: conv2d(_first(seen[i]), w[i], b[i])
+        return lambda: conv2d(_channels_first(seen[i]), w[i], b[i])
 
     def backward(i: int, *wanted: bool) -> Callable[[], Any]:
         return lambda: torch.ops.aten.convolution_backward(
-            *(_first(slopes[i]), _first(seen[i]), w[i], [len(w[i])]),
+            *(_channels_first(slopes[i]), _channels_first(seen[i]), w[i], [len(w[i])]),
             *((1, 1), (0, 0), (1, 1), False, (0, 0), 1, wanted),
         )
 
@@ -90,8 +90,8 @@ def _weights(o: int, c: int, k: int) -> Tensor:
     return (_random(o, c, k, k) / (c * k * k) ** 0.5).to(memory_format=torch.channels_last)
 
 
-def _first(x: Tensor) -> Tensor:
-    """Channels first, as torch names them."""
+def _channels_first(x: Tensor) -> Tensor:
+    """As torch names the axes."""
     return x.permute(0, 3, 1, 2)
 
 

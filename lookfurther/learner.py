@@ -71,14 +71,20 @@ class Learner:
         self.count()
         return update
 
-    @torch.no_grad()
     def fetched(self, batch: Batch) -> Fetched:
         """The batch and what goes with it."""
-        images = batch.both.flatten(0, 1)
+        fetched = self._prepared(batch)
+        return (
+            fetched._replace(inputs=batch.both.flatten(0, 1)) if self.objective.whole else fetched
+        )
+
+    @torch.no_grad()
+    def _prepared(self, batch: Batch) -> Fetched:
+        """A batch of any size, for networks as they are written."""
         with self.weights.autocast():
-            inputs = prepare(self.online, images)
+            inputs = prepare(self.online, batch.both.flatten(0, 1))
             q_target = values(self.target_weights.computing, inputs[len(batch.a) :])
-        return Fetched(batch, images if self.objective.whole else inputs, q_target)
+        return Fetched(batch, inputs, q_target)
 
     def prepare(self, fetched: Fetched) -> None:
         """Fill in what goes with a batch; it holds until theta^(k-1) changes."""
@@ -110,7 +116,7 @@ class Learner:
         self.aside.join()
         self.reporting.join()
         if self.settings.priority_after_step:
-            priority = self._priority(fetched)
+            priority = self._priority(fetched, self.objective.online_values)
             tell(priority)
         return Update(priority, terms | {"gradient_norm": norm})
 
@@ -144,19 +150,14 @@ class Learner:
                 " weights are left as they were before it"
             )
 
-    @torch.no_grad()
     def priority(self, batch: Batch) -> Tensor:
         """Priorities [B] at the current weights, of a batch of any size."""
-        with self.weights.autocast():
-            inputs = prepare(self.online, batch.both.flatten(0, 1))
-            q_both = values(self.weights.computing, inputs)
-            q_target = values(self.target_weights.computing, inputs[len(batch.a) :])
-        return self.objective.priority(q_both, q_target, batch)
+        return self._priority(self._prepared(batch), values)
 
     @torch.no_grad()
-    def _priority(self, fetched: Fetched) -> Tensor:
+    def _priority(self, fetched: Fetched, ask: Callable[..., Tensor]) -> Tensor:
         with self.weights.autocast():
-            q_both = self.objective.online_values(self.weights.computing, fetched.inputs)
+            q_both = ask(self.weights.computing, fetched.inputs)
         return self.objective.priority(q_both, fetched.q_target, fetched.batch)
 
     def state(self) -> dict[str, dict[str, Tensor]]:

@@ -69,21 +69,21 @@ def fit(network: nn.Module, precision: torch.dtype) -> bool:
         return False
     powers = planes & (planes - 1) == 0 and not any(side % CELL for side in sides)
     room = torch.cuda.get_device_properties(where).shared_memory_per_block_optin
-    return powers and _widths(network) in BLOCKS and room >= SHARED
+    return powers and widths(network) in BLOCKS and room >= SHARED
 
 
 def values(network: Dueling, images: Tensor) -> Tensor:
     """f(x, a) [B, A] in float32 of images as they are: `networks.values` of `networks.prepare`."""
     learned = [p for layer in _layers(network) for p in (layer.weight, layer.bias)]
-    features = Torso.apply(images, network.scale, *learned)
-    return network.head(network.streams(features)).float()
+    rows = Torso.apply(images, network.scale, *learned)
+    return network.head(network.streams(rows)).float()
 
 
 def _layers(network: Dueling) -> list[nn.Conv2d]:
     return [layer for layer in network.torso.children() if isinstance(layer, nn.Conv2d)]
 
 
-def _widths(network: Dueling) -> tuple[int, ...]:
+def widths(network: Dueling) -> tuple[int, ...]:
     return tuple(layer.out_channels for layer in _layers(network))
 
 
@@ -116,7 +116,7 @@ def _laid_out(slope: Tensor, w: Tensor) -> Tensor:
     return slope.reshape(o, k, k, c).permute(0, 3, 1, 2).to(w.dtype)
 
 
-def _features(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+def features(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     """Room for what the layers give, channels last; the first folded for the second."""
     (w1, w2, w3), sides = weights, x.shape[2:]
     rows, columns = ((side // CELL - w1.shape[-1] + 1) // FOLD for side in sides)
@@ -132,7 +132,7 @@ def layers(x: Tensor, scale: float, learned: list[Tensor]) -> list[Tensor]:
     """The three rectified layers of images; weights and biases by turns."""
     w1, b1, w2, b2, w3, b3 = learned
     blocks = BLOCKS[len(w1), len(w2), len(w3)]
-    y1, y2, y3 = out = _features(x, learned[::2])
+    y1, y2, y3 = out = features(x, learned[::2])
     first(x, scale, w1, b1, y1, blocks["first"])
     layer(y1, w2, b2, y2, blocks["layer_2"])
     layer(y2, w3, b3, y3, blocks["layer_3"])
@@ -141,15 +141,15 @@ def layers(x: Tensor, scale: float, learned: list[Tensor]) -> list[Tensor]:
 
 @layers.register_fake
 def _(x: Tensor, scale: float, learned: list[Tensor]) -> list[Tensor]:
-    return _features(x, learned[::2])
+    return features(x, learned[::2])
 
 
 @torch.library.custom_op("lookfurther::slopes", mutates_args=())
 def slopes(x: Tensor, seen: list[Tensor], g3: Tensor, weights: list[Tensor]) -> list[Tensor]:
-    """`_rows` filled in, of the slopes g3 of what the third layer gives before it is rectified."""
+    """`gradients` filled in, of the slopes g3 of the third layer before it is rectified."""
     (y1, y2), (w1, w2, w3) = seen, weights
     blocks = BLOCKS[len(w1), len(w2), len(w3)]
-    row1, row2, row3 = rows = _rows(weights)
+    row1, row2, row3 = rows = gradients(weights)
     image_slope(g3, w3, y2, g2 := torch.empty_like(y2), blocks["image_3"])
     image_slope(g2, w2, y1, g1 := torch.empty_like(y1), blocks["image_2"])
     first_slope(x, g1, w1, row1, blocks["slope_1"])
@@ -160,10 +160,10 @@ def slopes(x: Tensor, seen: list[Tensor], g3: Tensor, weights: list[Tensor]) -> 
 
 @slopes.register_fake
 def _(x: Tensor, seen: list[Tensor], g3: Tensor, weights: list[Tensor]) -> list[Tensor]:
-    return _rows(weights)
+    return gradients(weights)
 
 
-def _rows(weights: Sequence[Tensor]) -> list[Tensor]:
+def gradients(weights: Sequence[Tensor]) -> list[Tensor]:
     """Room for gradients of weights, then of biases; of the first layer for whole pixels."""
     kinds = torch.float32, weights[1].dtype, weights[2].dtype
     pairs = zip(weights, kinds, strict=True)
@@ -230,7 +230,7 @@ def layer_slope(x: Tensor, g: Tensor, w: Tensor, row: Tensor, blocks: Blocks) ->
         *(x, g, parts, count, _turns(count, blocks), high, wide, c, k, o),
         *(blocks.rows, blocks.inner),
     )
-    _total(parts, row)
+    total(parts, row)
 
 
 def first_slope(x: Tensor, g: Tensor, w: Tensor, row: Tensor, blocks: Blocks) -> None:
@@ -243,7 +243,7 @@ def first_slope(x: Tensor, g: Tensor, w: Tensor, row: Tensor, blocks: Blocks) ->
         *(x.view(torch.int32), g, parts, count, _turns(count, blocks)),
         *(*_sizes(x, w, g), o, FOLD, blocks.rows),
     )
-    _total(parts, row)
+    total(parts, row)
 
 
 def _parts(row: Tensor, blocks: Blocks) -> Tensor:
@@ -251,11 +251,11 @@ def _parts(row: Tensor, blocks: Blocks) -> Tensor:
     return row.new_empty(blocks.splits, len(row), dtype=torch.float32)
 
 
-def _total(parts: Tensor, row: Tensor) -> None:
+def total(parts: Tensor, row: Tensor) -> None:
     """The sum of all shares: of many shares many at a time, of few a long stretch of each."""
     shares = 32 if len(parts) > 100 else 8
-    columns, total = TILE // shares, cast(Any, kernels.total)
-    total[(ceil(len(row) / columns),)](parts, row, len(row), len(parts), columns, shares)
+    columns, kernel = TILE // shares, cast(Any, kernels.total)
+    kernel[(ceil(len(row) / columns),)](parts, row, len(row), len(parts), columns, shares)
 
 
 def _launch(kernel: Any, grid: tuple[int, ...], blocks: Blocks, *arguments: Any) -> None:

@@ -38,4 +38,4 @@ def test_kernels_are_for_gpus_alone() -> None:
 
     network = builder(Network(name="dueling"))(Spec("x", (1, 84, 84), 4, "uint8", 18, 255.0))
     assert not torso.fit(network, torch.bfloat16)
-    assert torso._widths(network) in torso.BLOCKS  # type: ignore[arg-type]
+    assert torso.widths(network) in torso.BLOCKS  # type: ignore[arg-type]
