@@ -69,7 +69,7 @@ def arithmetic(config: Config) -> tuple[torch.device, torch.dtype, bool]:
     """What the learner computes on, in which precision, and whether by compiled kernels."""
     on = device(config.run.device)
     if on.type == "cuda":
-        torch.cuda.set_device(on)  # streams and kernels that name none are of this one
+        torch.cuda.set_device(on.index or 0)  # streams and kernels that name none are of this one
     used = precision(config.run.precision, on)
     torch.backends.cudnn.benchmark = True  # shapes never change: let it choose the fastest kernels
     # Beside bfloat16 layers, heads may round their factors to 10 bits; their sums stay float32.
