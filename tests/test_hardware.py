@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.cuda._utils import _get_device_index
 
+from lookfurther.config import replace
 from lookfurther.presets import preset
 from lookfurther.runtime import hardware
 
@@ -27,3 +28,14 @@ def test_the_gpu_that_is_named_is_made_current(
     finally:
         torch.set_float32_matmul_precision("highest")
     assert current == [index]
+
+
+@pytest.mark.parametrize(
+    ("device", "processes", "beside"), [("cpu", 0, False), ("cpu", 1, True), ("cuda", 0, True)]
+)
+def test_a_learner_learns_beside_environments_on_other_cores_than_its_own(
+    device: str, processes: int, beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    config = preset("apex-dqn", env="ALE/Pong-v5", run__device=device)
+    assert hardware.beside(replace(config, environment__processes=processes)) == beside

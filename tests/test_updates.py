@@ -88,6 +88,18 @@ def test_replays_apart_from_the_learner_lead_to_the_same_weights() -> None:
     assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
 
 
+def test_learning_beside_the_environments_or_after_them_leads_to_the_same_weights() -> None:
+    found = []
+    for beside in (False, True):
+        with loop_of(settings(actor__weights_period=3), 1) as loop:
+            loop.beside = beside
+            for _ in range(60):
+                loop.turn()
+            assert loop.learner.updates > 5
+            found.append((weights(loop.learner), loop.mixture.agent.tree.mass.clone()))
+    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("period", [3, 9, 10])
 def test_fetching_ahead_leads_to_what_fetching_in_turn_leads_to(after: bool, period: int) -> None:

@@ -36,6 +36,14 @@ def learner_threads(config: Config) -> int:
     return config.run.threads or max(1, cores() - config.environment.processes)
 
 
+def beside(config: Config) -> bool:
+    """Whether the learner learns while environments step: not on the cores that they step on.
+
+    There each would hold the other up: a product waits for the slowest of its threads.
+    """
+    return device(config.run.device).type == "cuda" or config.environment.processes > 0
+
+
 def precision(name: str, on: torch.device) -> torch.dtype:
     """bfloat16 where the hardware has it: emulated, it is a hundred times slower."""
     if name != "auto":

@@ -60,6 +60,7 @@ class Loop:
         self.clock = Clock()
         self.updates = Updates(mixture, learner)
         self.backlog = Backlog(self.updates.device)
+        self.beside = hardware.beside(config)
         self.writes = [self._write(group) for group in source.groups]
         self.waits = {"wait_environments": 0.0, "wait_learner": 0.0}  # seconds
         self.last_save = 0.0
@@ -116,13 +117,14 @@ class Loop:
         self.logged = self.step
 
     def turn(self) -> None:
-        """One step of a group of lanes, and the updates that are due meanwhile."""
+        """One step of a group of lanes, and the updates that are due, meanwhile or after it."""
         self.source.start()
-        with self._waiting("wait_learner"):
-            self.backlog.wait()
+        if self.beside:
             self.learn()
         with self._waiting("wait_environments"):
             chunk, group = self.source.collect()
+        if not self.beside:
+            self.learn()
         before = self.step
         self.writes[self.source.turn]()
         self.mixture.agent.settle(chunk, group.actor.lanes.start)
@@ -135,9 +137,12 @@ class Loop:
             self.source.load_weights(self.learner.weights)
 
     def learn(self) -> None:
-        """The updates that are due."""
-        due = updates_due(self.config, self.step) - self.learner.updates
-        if due > 0:
+        """The updates that are due, of what was inserted before this turn."""
+        with self._waiting("wait_learner"):
+            self.backlog.wait()
+            due = updates_due(self.config, self.step) - self.learner.updates
+            if due <= 0:
+                return
             if self.source.returns.dropped and not self.mixture.agent.tree.total:
                 raise EnvironmentFault("every episode was dropped: nothing is left to learn from")
             self.updates.run(due)
