@@ -64,7 +64,7 @@ def jobs(widths: tuple[int, ...]) -> list[Job]:
         )
 
     taps = {"warps": (4, 8), "stages": (2, 3, 4)}
-    images = {"rows": (64, 128), "inner": (32, 64), "width": (64, 128)} | taps
+    images = {"rows": (64, 128, 256), "inner": (32, 64, 128), "width": (64, 128, 256)} | taps
     return [
         Job("first", lambda k: torso.first(x, SCALE, w[0], b[0], y[0], k), forward(0),
             {"rows": (64, 128, 256), "warps": (4, 8), "stages": (1, 2)}),

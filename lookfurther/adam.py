@@ -12,11 +12,7 @@ BETA_1, BETA_2 = 0.9, 0.999
 
 
 class Adam:
-    """The moments and the two ways to the same step.
-
-    `step` is torch's fused kernel. `fusible_step` spells the arithmetic out, for a compiler to
-    fuse with the clipping before it and the copies after it.
-    """
+    """The moments, and the step by torch's fused kernel; `descent` has one for GPUs."""
 
     def __init__(self, parameters: Sequence[Tensor], rate: float, eps: float) -> None:
         self.parameters, self.rate, self.eps = list(parameters), rate, eps
@@ -27,7 +23,7 @@ class Adam:
     @torch.no_grad()
     def step(self, gradients: list[Tensor], sound: Tensor) -> None:
         """One step; none where the gradients are not sound."""
-        gradients = list(map(_laid_out, gradients, self.parameters))
+        gradients = list(map(laid_out, gradients, self.parameters))
         adam(
             self.parameters,
             gradients,
@@ -47,19 +43,6 @@ class Adam:
             maximize=False,
         )
 
-    @torch.no_grad()
-    def fusible_step(self, gradients: list[Tensor], sound: Tensor) -> None:
-        """The same step; where the gradients are not sound, one of gradient 0."""
-        self.steps += 1
-        t = self.steps[0]
-        state = zip(self.parameters, self.means, self.squares, gradients, strict=True)
-        for p, mean, square, gradient in state:
-            g = torch.where(sound, gradient, 0.0)
-            mean.lerp_(g, 1 - BETA_1)
-            square.lerp_(g.square(), 1 - BETA_2)
-            size = (square / (1 - BETA_2**t)).sqrt() + self.eps
-            p.sub_(self.rate / (1 - BETA_1**t) * mean / size)
-
     def state(self) -> dict[str, Tensor]:
         """Everything, for a checkpoint."""
         means = {f"mean.{i}": mean for i, mean in enumerate(self.means)}
@@ -72,8 +55,8 @@ class Adam:
             tensor.copy_(state[name])
 
 
-def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
-    """The gradient in the order in which the parameter lies in memory, as the kernel takes it."""
+def laid_out(gradient: Tensor, like: Tensor) -> Tensor:
+    """The gradient in the order in which the parameter lies in memory, as kernels take it."""
     if gradient.stride() == like.stride():
         return gradient
-    return torch.empty_like(like).copy_(gradient)
+    return torch.empty_like(like, dtype=gradient.dtype).copy_(gradient)

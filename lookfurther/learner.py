@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -53,12 +53,13 @@ class Learner:
         self.aside, self.reporting = Aside(device), Aside(device)
         self.parameters = list(self.online.parameters())
         self.adam = Adam(self.parameters, settings.learning_rate, settings.adam_eps)
-        self.adam_step = self.adam.step
+        self.descent: Callable[..., Tensor] | None = None  # for GPUs
         if compiled:
             self.objective.compile(self.online, precision)
-            self.adam_step = self.adam.fusible_step
-            options: dict[str, Any] = {"combo_kernels": True}  # one kernel for many small tensors
-            self._descend = torch.compile(self._descend, dynamic=False, options=options)
+            if device.type == "cuda":
+                from lookfurther.descent import Descent  # needs Triton
+
+                self.descent = Descent(self.adam, self.weights, settings.max_gradient_norm)
         self.updates = 0
         # Over all updates since they were last asked for.
         self.norms = torch.zeros((), device=device)
@@ -112,7 +113,7 @@ class Learner:
                 terms = self.objective.report(q_both.detach(), judged, fetched.batch.w)
                 note(terms)
             gradients = torch.autograd.grad(q_both, self.weights.parameters, judged.slope)
-        norm = self._descend(list(gradients), judged.loss)
+        norm = self._descend(gradients, judged.loss)
         self.aside.join()
         self.reporting.join()
         if self.settings.priority_after_step:
@@ -120,11 +121,13 @@ class Learner:
             tell(priority)
         return Update(priority, terms | {"gradient_norm": norm})
 
-    def _descend(self, gradients: list[Tensor], loss: Tensor) -> Tensor:
+    def _descend(self, gradients: Sequence[Tensor], loss: Tensor) -> Tensor:
         """Adam on the clipped gradient, and the twin brought up to the new weights."""
-        gradients, norm = clip_by_global_norm(gradients, self.settings.max_gradient_norm)
+        if self.descent:
+            return self.descent(gradients, loss, self.norms, self.sound)
+        clipped, norm = clip_by_global_norm(gradients, self.settings.max_gradient_norm)
         sound = torch.isfinite(norm + loss)
-        self.adam_step(gradients, sound)
+        self.adam.step(clipped, sound)
         self.weights.refresh()
         self.norms += norm
         self.sound &= sound

@@ -5,6 +5,8 @@ Letters as in the paper: f is the network, theta the online and theta^(k-1) the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -56,9 +58,9 @@ def im_loss(q: Tensor, a: Tensor, e: Tensor, margin: float) -> Tensor:
     return e * (chosen(lifted, lifted.argmax(-1)) - chosen(q, a))
 
 
-def clip_by_global_norm(gradients: list[Tensor], limit: float) -> tuple[list[Tensor], Tensor]:
+def clip_by_global_norm(gradients: Sequence[Tensor], limit: float) -> tuple[list[Tensor], Tensor]:
     """g min(limit / |g|, 1) and |g|, the norm over all gradients together (Table 6)."""
-    # Row by row and then all rows, so that a compiler needs few kernels one after the other.
+    # Row by row and then all rows: short sums round less than long ones.
     squares = [g.float().square() for g in gradients]
     rows = [s.flatten(1).sum(1) if s.ndim > 1 else s.flatten() for s in squares]
     norm = torch.cat(rows).sum().sqrt()

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.gpu import apart, with_gradients
 from lookfurther import torso
+from lookfurther.adam import Adam
 from lookfurther.config import Network
+from lookfurther.descent import Descent
+from lookfurther.losses import clip_by_global_norm
 from lookfurther.networks import Dueling, builder, prepare, values
 from lookfurther.types import Spec
+from lookfurther.weights import Weights
 
 
 def made(name: str, sides: tuple[int, int], count: int) -> tuple[Dueling, Tensor]:
@@ -45,11 +51,46 @@ def sums() -> None:
         assert torch.allclose(row, parts.sum(0), atol=1e-4)
 
 
+def steps() -> None:
+    """Of more tensors than a launch takes, in both orders of memory, against torch's own."""
+    torch.manual_seed(0)
+    shapes = [(4, 3, 2, 2), (700, 3), (5,), (), (2049,)] + 13 * [(3,)]
+    network = nn.ParameterList(torch.randn(shape) for shape in shapes)
+    network[0].data = network[0].data.contiguous(memory_format=torch.channels_last)
+    other = copy.deepcopy(network)
+    weights, theirs = Weights(network, torch.bfloat16), Weights(other, torch.bfloat16)
+    adams = [Adam(list(n.parameters()), 0.01, 1e-3) for n in (network, other)]
+    take, norms = Descent(adams[0], weights, 40.0), torch.zeros(())
+    sound, sums = torch.tensor(True), 0.0
+    for size in (1.0, 0.1, float("nan"), 3.0):
+        gradients = [(torch.randn(shape) * size).bfloat16() for shape in shapes]
+        norm = take(gradients, torch.tensor(0.5), norms, sound)
+        clipped, true = clip_by_global_norm(gradients, 40.0)
+        good = torch.isfinite(true)
+        assert (true > 40.0) == (size >= 1.0)
+        adams[1].step(clipped, good)
+        theirs.refresh()
+        assert torch.allclose(norm, true, equal_nan=True)
+        assert sound == good
+        sums += float(true)
+        assert np.isclose(float(norms), sums, equal_nan=True)
+        if not good:
+            sound.fill_(True)
+        for a, b in zip(adams[0].state().values(), adams[1].state().values(), strict=True):
+            assert torch.allclose(a, b, rtol=1e-5, atol=1e-7)
+        for a, b in zip(adams[0].parameters, adams[1].parameters, strict=True):
+            assert torch.allclose(a, b, rtol=1e-5, atol=1e-6)
+        for kept, used in zip(weights.kept, weights.used, strict=True):
+            # The interpreter cuts numbers off where a GPU rounds them.
+            assert torch.equal(used.view(torch.int16), (kept.view(torch.int32) >> 16).short())
+
+
 CHECKS: dict[str, Callable[[], None]] = {
     "standard": lambda: same("dueling", (40, 48)),  # with cells that the second layer never sees
     "deeper": lambda: same("dueling-deeper", (44, 36)),
     "compiled": compiled,
     "sums": sums,
+    "steps": steps,
 }
 
 if __name__ == "__main__":
