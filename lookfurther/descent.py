@@ -47,17 +47,23 @@ def settle(
     sound,
     limit,
     rate,
+    tensors: tl.constexpr,
+    padded: tl.constexpr,
     count: tl.constexpr,
     block: tl.constexpr,
 ):
-    """|g|; factors of the gradient and of both moments, and 1 where all is finite, else 0."""
+    """|g|; factors of the gradient and of both moments, and 1 where all is finite, else 0.
+
+    A step is counted where all is finite.
+    """
     acc = tl.zeros((block,), tl.float32)
     for turn in range(tl.cdiv(count, block)):
         at = turn * block + tl.arange(0, block)
         acc += tl.load(parts + at, mask=at < count, other=0.0)
     length = tl.sqrt(tl.sum(acc, 0))
     good = tl.abs(length + tl.load(loss)) < float("inf")
-    t = tl.load(steps).to(tl.float64) + 1.0
+    done = tl.load(steps)
+    t = done.to(tl.float64) + 1.0
     tl.store(factors, tl.minimum(limit / length, 1.0))
     tl.store(factors + 1, (rate / (1.0 - tl.exp(t * LOG_1))).to(tl.float32))
     tl.store(factors + 2, (1.0 / (1.0 - tl.exp(t * LOG_2))).to(tl.float32))
@@ -65,6 +71,9 @@ def settle(
     tl.store(norm, length)
     tl.store(norms, tl.load(norms) + length)
     tl.store(sound, tl.minimum(tl.load(sound), good.to(tl.uint8)))
+    each = tl.arange(0, padded)
+    tl.debug_barrier()  # every thread has read how many there were
+    tl.store(steps + each, tl.zeros((padded,), tl.float32) + (done + good), mask=each < tensors)
 
 
 @triton.jit
@@ -137,7 +146,8 @@ class Descent:
             run(tuple(gradients[share.tensors]), share.parts, share.sizes, share.starts, BLOCK)
         cast(Any, settle)[(1,)](
             *(self.parts, loss, own.steps, self.factors, norm, norms, sound.view(torch.uint8)),
-            *(self.limit, own.rate, len(self.parts), BLOCK),
+            *(self.limit, own.rate, len(own.steps), triton.next_power_of_2(len(own.steps))),
+            *(len(self.parts), BLOCK),
         )
         lists = own.parameters, self.twins, own.means, own.squares, gradients
         for share in self.shares:
@@ -145,7 +155,6 @@ class Descent:
                 *(tuple(tensors[share.tensors]) for tensors in lists),
                 *(self.factors, share.sizes, share.starts, BETA_1, BETA_2, own.eps, BLOCK),
             )
-        own.steps += self.factors[3]
         return norm
 
 

@@ -150,10 +150,9 @@ class Replay:
 
     def _draw(self, count: int) -> tuple[Any, ...]:
         """Items [B] drawn at random, their importance weights, and `_describe`."""
-        total, place = self.tree.total, self._count(count)
+        place = self._count(count)
         u = uniform(native(self.random), place + 1)
-        item = self.tree.find((place + u) / count * total)
-        probability = self.tree.get(item) / total
+        item, probability = self.tree.draw((place + u) / count)
         weights = importance_weights(probability, self.settings.beta)
         xp = namespace(weights)
         return item, xp.asarray(weights, dtype=xp.float32), *self._describe(item)
@@ -178,6 +177,8 @@ class Replay:
 
     def compile(self) -> None:
         """Let the arithmetic of sampling run as a few compiled kernels."""
+        if self.device.type == "cuda":
+            self.tree.compile()
         self._draw = torch.compile(self._draw, dynamic=False)
         self.update = torch.compile(self.update, dynamic=False)
 

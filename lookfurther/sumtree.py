@@ -50,6 +50,12 @@ class SumTree:
         """The masses of items [n]."""
         return self._blocks.take(index)
 
+    def draw(self, share: A) -> tuple[A, A]:
+        """The items [n] at shares [n] in [0, 1) of the whole mass, and their probabilities."""
+        total = self.total
+        item = self.find(share * total)
+        return item, self.get(item) / total
+
     def find(self, u: A) -> A:
         """For each u [n] in [0, total) the item whose stretch of the cumulative mass holds it."""
         edges = self._sums.cumsum(-1)
@@ -57,6 +63,12 @@ class SumTree:
         block = namespace(u).searchsorted(edges, u, side="right") - 1
         within = self._rows(block).cumsum(-1)
         return block * self.width + bisect(within, u - edges.take(block))
+
+    def compile(self) -> None:
+        """Draw by kernels of its own, on a GPU."""
+        from lookfurther import draws  # needs Triton
+
+        self.draw = lambda share: draws.draw(share, self.sums, self.blocks)
 
     def rebuild(self, mass: Tensor) -> None:
         """Replace all masses [size]."""

@@ -100,8 +100,7 @@ class Torso(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *slope: Tensor) -> tuple[Tensor | None, ...]:
         x, y1, y2, y3, *weights = ctx.saved_tensors
-        g3 = torch.where(y3 > 0, slope[0].view(y3.shape), 0.0)
-        row, *rows = slopes(x, [y1, y2], g3, weights)
+        row, *rows = slopes(x, [y1, y2, y3], slope[0].view(y3.shape), weights)
         w1, n = weights[0], weights[0].numel()
         pixels = row[:n].view(CELL, -1, len(w1)).permute(2, 1, 0) * ctx.scale
         found = [_laid_out(pixels, w1), row[n:].to(w1.dtype)]
@@ -145,10 +144,11 @@ def _(x: Tensor, scale: float, learned: list[Tensor]) -> list[Tensor]:
 
 
 @torch.library.custom_op("lookfurther::slopes", mutates_args=())
-def slopes(x: Tensor, seen: list[Tensor], g3: Tensor, weights: list[Tensor]) -> list[Tensor]:
-    """`gradients` filled in, of the slopes g3 of the third layer before it is rectified."""
-    (y1, y2), (w1, w2, w3) = seen, weights
+def slopes(x: Tensor, seen: list[Tensor], slope: Tensor, weights: list[Tensor]) -> list[Tensor]:
+    """`gradients` filled in, of the slope of the rectified third layer."""
+    (y1, y2, y3), (w1, w2, w3) = seen, weights
     blocks = BLOCKS[len(w1), len(w2), len(w3)]
+    g3 = torch.ops.aten.threshold_backward(slope, y3, 0)
     row1, row2, row3 = rows = gradients(weights)
     image_slope(g3, w3, y2, g2 := torch.empty_like(y2), blocks["image_3"])
     image_slope(g2, w2, y1, g1 := torch.empty_like(y1), blocks["image_2"])
@@ -159,7 +159,7 @@ def slopes(x: Tensor, seen: list[Tensor], g3: Tensor, weights: list[Tensor]) -> 
 
 
 @slopes.register_fake
-def _(x: Tensor, seen: list[Tensor], g3: Tensor, weights: list[Tensor]) -> list[Tensor]:
+def _(x: Tensor, seen: list[Tensor], slope: Tensor, weights: list[Tensor]) -> list[Tensor]:
     return gradients(weights)
 
 

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu import apart, with_gradients
-from lookfurther import torso
+from lookfurther import draws, torso
 from lookfurther.adam import Adam
 from lookfurther.config import Network
 from lookfurther.descent import Descent
 from lookfurther.losses import clip_by_global_norm
 from lookfurther.networks import Dueling, builder, prepare, values
+from lookfurther.sumtree import SumTree
 from lookfurther.types import Spec
 from lookfurther.weights import Weights
 
@@ -85,12 +86,29 @@ def steps() -> None:
             assert torch.equal(used.view(torch.int16), (kept.view(torch.int32) >> 16).short())
 
 
+def draw() -> None:
+    """The items that the tree finds, with their probabilities, and never one of mass 0."""
+    random = np.random.default_rng(0)
+    for size, share in ((1, 1.0), (100, 0.5), (5_000, 0.02), (70_000, 0.9), (70_000, 1e-3)):
+        mass = random.random(size) ** 8 * (random.random(size) < share) * 1e3
+        mass[random.integers(size)] = 1.0
+        tree = SumTree(size)
+        tree.rebuild(torch.from_numpy(mass))
+        places = np.concatenate([[0.0, 1 - 2**-53, 1.0], (np.arange(16) + random.random(16)) / 16])
+        item, probability = draws.draw(torch.from_numpy(places), tree.sums, tree.blocks)
+        true, chance = tree.draw(places)
+        assert (item.numpy() == true).all()
+        assert np.allclose(probability.numpy(), chance, rtol=1e-12)
+        assert (mass[item.numpy()] > 0).all()
+
+
 CHECKS: dict[str, Callable[[], None]] = {
     "standard": lambda: same("dueling", (40, 48)),  # with cells that the second layer never sees
     "deeper": lambda: same("dueling-deeper", (44, 36)),
     "compiled": compiled,
     "sums": sums,
     "steps": steps,
+    "draws": draw,
 }
 
 if __name__ == "__main__":

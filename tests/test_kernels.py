@@ -1,4 +1,4 @@
-"""The GPU kernels by Triton's interpreter: the same values, gradients and steps as torch's.
+"""The GPU kernels by Triton's interpreter: the same values, gradients, steps and draws as torch's.
 
 On a GPU `benchmarks.gpu --check` holds them against the CPU and against updates without them.
 """
@@ -20,7 +20,7 @@ pytest.importorskip("triton", reason="triton is not installed: its interpreter c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["standard", "deeper", "compiled", "sums", "steps"])
+@pytest.mark.parametrize("name", ["standard", "deeper", "compiled", "sums", "steps", "draws"])
 def test_kernels_give_what_torch_gives(name: str) -> None:
     """In a process of its own: Triton decides at import whether it interprets."""
     surroundings = os.environ | {"TRITON_INTERPRET": "1"}
