@@ -47,6 +47,7 @@ class Actor:
         dtype = getattr(torch, spec.dtype)
         # What came in last.
         self.x = torch.zeros(m, *spec.observation, dtype=dtype, device=device)
+        self.plane = torch.zeros(m, *spec.plane, dtype=dtype, device=device)
         self.reward = torch.zeros(m, device=device)
         self.mark = torch.zeros(m, dtype=torch.uint8, device=device)
         # The slot that waits for the reward of its action.
@@ -70,29 +71,27 @@ class Actor:
         self.sound = torch.ones((), dtype=torch.bool, device=device)  # values were all finite
         self.length = np.zeros(m, dtype=np.int64)  # slots of the lane's episode so far
         self.forget = np.zeros(m, dtype=np.int64)
-        self._staging = [_staging(t) for t in (self.x, self.reward, self.mark)]
+        # Whether of stacks that go on only the newest plane is taken to the device.
+        self.rolling = self.x.is_cuda and spec.stack > 1
+        loaded = ("x", "plane", "reward", "mark")
+        self._staging = {name: _staging(getattr(self, name)) for name in loaded}
 
     def load(self, step: Step) -> None:
         """Take the environments' answer to the actions."""
-        self.show(step)
+        self.show(step, whole=not self.rolling or bool(step.first.any()))
         self.forget = np.where(step.dropped, self.length, 0)
         self.length = np.where(step.first, 1, self.length + 1)
 
-    def show(self, step: Step) -> None:
-        """Take what the environments show to the device."""
+    def show(self, step: Step, whole: bool = True) -> None:
+        """Take what the environments show to the device, whole or the newest planes alone."""
         mark = step.first * FIRST + step.terminal * TERMINAL + step.truncated * TRUNCATED
         mark = (mark + step.dropped * DROPPED).astype(np.uint8)
-        for own, staged, new in zip(
-            (self.x, self.reward, self.mark),
-            self._staging,
-            (step.observation, step.reward, mark),
-            strict=True,
-        ):
-            if staged is None:
-                own.copy_(torch.from_numpy(new))
-            else:  # only from pinned memory does a copy not wait; NumPy fills it with one thread
-                np.copyto(staged.numpy(), new)
-                own.copy_(staged, non_blocking=True)
+        planes = self.spec.plane[0]
+        seen = {"x": step.observation} if whole else {"plane": step.observation[:, -planes:]}
+        for name, new in (seen | {"reward": step.reward, "mark": mark}).items():
+            _copy(getattr(self, name), self._staging[name], new)
+        if not whole:
+            self.x.copy_(torch.cat([self.x[:, planes:], self.plane], 1))
 
     def act(self) -> np.ndarray:
         """a_t [m] for the observations x_t loaded last."""
@@ -170,6 +169,15 @@ class Actor:
             getattr(self, name).copy_(state[name])
         self.length = state["length"].numpy().copy()
         self.generator.set_state(state["generator"].cpu())
+
+
+def _copy(own: Tensor, staged: Tensor | None, new: np.ndarray) -> None:
+    """Take an array to the device; from page-locked memory alone does a copy not wait."""
+    if staged is None:
+        own.copy_(torch.from_numpy(new))
+    else:
+        np.copyto(staged.numpy(), new)  # with one thread
+        own.copy_(staged, non_blocking=True)
 
 
 def _staging(tensor: Tensor) -> Tensor | None:

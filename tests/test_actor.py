@@ -1,5 +1,6 @@
 """The actor's films and initial priorities against step-by-step oracles."""
 
+from contextlib import closing
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 
 from lookfurther.actor import Actor
 from lookfurther.config import Config
+from lookfurther.envs import make_envs
+from lookfurther.networks import builder
 from lookfurther.presets import preset
 from lookfurther.types import FIRST, TERMINAL, TRUNCATED, Chunk, Spec, Step
 from lookfurther.weights import Weights
@@ -166,3 +169,20 @@ def test_state_makes_a_twin():
         assert np.array_equal(act(one, now), act(two, now))
         for ours, theirs in zip(observe(one, after), observe(two, after), strict=True):
             assert np.array_equal(ours, theirs)
+
+
+def test_newest_planes_alone_make_the_stacks_that_environments_show():
+    """As on a GPU; on real games, over ends of both kinds."""
+    config = preset("no-demos", env="ALE/Breakout-v5", actor__lanes=3, environment__cap=60)
+    with closing(make_envs(config.env, config.environment, 3, seed=0, threads=1)) as envs:
+        network = builder(config.network)(envs.spec)
+        actor = Actor(Weights(network, torch.float32), envs.spec, config, range(3))
+        actor.rolling, rolled, random = True, 0, np.random.default_rng(0)
+        step = envs.reset()
+        for _ in range(150):
+            actor.load(step)
+            assert np.array_equal(actor.x.numpy(), step.observation)
+            rolled += not step.first.any()
+            envs.send(random.integers(0, 18, 3))
+            step = envs.recv()
+        assert 100 < rolled < 149
