@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu import apart, with_gradients
-from lookfurther import draws, torso
+from lookfurther import draws, replay, sumtree, torso
 from lookfurther.adam import Adam
 from lookfurther.config import Network
+from lookfurther.config import Replay as Settings
 from lookfurther.descent import Descent
 from lookfurther.losses import clip_by_global_norm
 from lookfurther.networks import Dueling, builder, prepare, values
@@ -102,6 +104,23 @@ def draw() -> None:
         assert (mass[item.numpy()] > 0).all()
 
 
+def batches() -> None:
+    """Whole batches as a GPU draws them, torch's functions all through and compiled."""
+    spec, items = Spec("x", (4,), 2, "float32", 3, 1.0), Settings(horizons=(1, 3))
+    found = []
+    with patch.object(replay, "native", lambda x: x), patch.object(sumtree, "native", lambda x: x):
+        for kernels in (False, True):
+            own = replay.Replay(spec, 2, 400, items, 0.9, seed=3)
+            own.tree.rebuild(torch.from_numpy(np.random.default_rng(0).random(own.tree.size)))
+            own.actions.copy_(torch.arange(len(own.actions)) % 3)
+            if kernels:
+                own.tree.compile()
+                own._draw = torch.compile(own._draw, backend="aot_eager", fullgraph=True)
+            found.append([own.sample(16) for _ in range(3)])
+    for ours, true in zip(*found, strict=True):
+        assert all(torch.allclose(a, b) for a, b in zip(ours, true, strict=True))
+
+
 CHECKS: dict[str, Callable[[], None]] = {
     "standard": lambda: same("dueling", (40, 48)),  # with cells that the second layer never sees
     "deeper": lambda: same("dueling-deeper", (44, 36)),
@@ -109,6 +128,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "sums": sums,
     "steps": steps,
     "draws": draw,
+    "batches": batches,
 }
 
 if __name__ == "__main__":

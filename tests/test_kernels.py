@@ -20,7 +20,9 @@ pytest.importorskip("triton", reason="triton is not installed: its interpreter c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["standard", "deeper", "compiled", "sums", "steps", "draws"])
+@pytest.mark.parametrize(
+    "name", ["standard", "deeper", "compiled", "sums", "steps", "draws", "batches"]
+)
 def test_kernels_give_what_torch_gives(name: str) -> None:
     """In a process of its own: Triton decides at import whether it interprets."""
     surroundings = os.environ | {"TRITON_INTERPRET": "1"}
