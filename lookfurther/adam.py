@@ -20,6 +20,12 @@ class Adam:
         self.squares = [torch.zeros_like(p) for p in self.parameters]
         self.steps = torch.zeros(len(self.parameters), device=self.parameters[0].device)
 
+    @property
+    def dense(self) -> bool:
+        """Whether parameters lie in memory without gaps, as moments always do."""
+        pairs = zip(self.parameters, self.means, strict=True)
+        return all(p.stride() == mean.stride() for p, mean in pairs)
+
     @torch.no_grad()
     def step(self, gradients: list[Tensor], sound: Tensor) -> None:
         """One step; none where the gradients are not sound."""

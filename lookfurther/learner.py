@@ -56,7 +56,7 @@ class Learner:
         self.descent: Callable[..., Tensor] | None = None  # for GPUs
         if compiled:
             self.objective.compile(self.online, precision)
-            if device.type == "cuda":
+            if device.type == "cuda" and self.adam.dense:
                 from lookfurther.descent import Descent  # needs Triton
 
                 self.descent = Descent(self.adam, self.weights, settings.max_gradient_norm)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lookfurther import config
+from lookfurther.adam import Adam
 from lookfurther.errors import TrainingDiverged
 from lookfurther.learner import Learner
 from lookfurther.mixture import Mixture
@@ -108,6 +109,19 @@ def test_gradients_are_clipped_by_their_global_norm():
     moments = torch.cat([mean.flatten() for mean in learner.adam.means])
     assert norm > 1e-3
     assert float(moments.norm()) == pytest.approx(0.1 * 1e-3, rel=1e-5)  # (1 - beta_1) g
+
+
+def test_parameters_with_gaps_are_told_from_those_without():
+    whole = torch.zeros(4, 3, 2, 2)
+    for p, dense in (
+        (whole, True),
+        (whole.contiguous(memory_format=torch.channels_last), True),
+        (whole.transpose(0, 1), True),
+        (torch.tensor(1.0), True),
+        (whole[:, ::2], False),
+        (whole[:1].expand(4, 3, 2, 2), False),
+    ):
+        assert Adam([whole, p], 1.0, 1.0).dense == dense
 
 
 def test_priorities_are_the_huber_td_loss_before_or_after_the_step():
