@@ -106,8 +106,7 @@ class Actor:
     @torch.no_grad()
     def choose(self) -> None:
         """Evaluate the network on x_t and choose a_t."""
-        with self.weights.autocast():
-            q = self.weights.computing(self.x).float()
+        q = self.weights.values(self.x)
         a = epsilon_greedy(q, self.epsilon, self.generator)
         self.slot["plane"].copy_(self.x[:, -self.spec.plane[0] :])
         self.slot["action"].copy_(a)

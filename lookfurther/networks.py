@@ -64,6 +64,11 @@ def values(network: nn.Module, inputs: Tensor) -> Tensor:
     return (network.values(inputs) if isinstance(network, Dueling) else network(inputs)).float()
 
 
+def ask(network: nn.Module, x: Tensor) -> Tensor:
+    """f(x, a) [B, A] in float32 of observations as they are."""
+    return network(x).float()
+
+
 class Streams(nn.Module):
     """The fully connected layers of the value and the advantage stream, side by side.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from lookfurther.losses import (
     td_loss,
     td_target,
 )
-from lookfurther.networks import prepare, values
+from lookfurther.networks import ask, prepare, values
 from lookfurther.priorities import PRIORITIES
 from lookfurther.transforms import transform
 from lookfurther.types import Batch
@@ -54,21 +54,25 @@ class Objective:
         self.transform = transform(settings.transform, settings.transform_eps)
         self.priority_of = PRIORITIES[settings.priority]
         self.take, self.online_values, self.target_values = prepare, values, values
-        self.whole = False  # whether networks take observations as they are
+        self.whole = False  # whether those two take observations as they are
+        self.ask: Callable[[nn.Module, Tensor], Tensor] = ask  # f of observations, for actors
 
     def compile(self, network: nn.Module, precision: torch.dtype) -> None:
         """Let the parts of a pass run as compiled kernels."""
         # Without gaps between rows: words and bytes are two views of one memory.
         dense: dict[str, Any] = {"comprehensive_padding": False}
         self.take = torch.compile(prepare, dynamic=False, options=dense)
-        ask: Callable[..., Tensor] = values
+        of_inputs: Callable[..., Tensor] = values
         if next(network.parameters()).is_cuda:
             from lookfurther import torso  # needs Triton
 
             self.whole = torso.fit(network, precision)
-            ask = torso.values if self.whole else values
-        self.online_values = torch.compile(ask, dynamic=False, options={"combo_kernels": True})
-        self.target_values = torch.compile(ask, dynamic=False)
+            if self.whole:
+                self.ask = of_inputs = cast(Any, torso.values)
+        self.online_values = torch.compile(
+            of_inputs, dynamic=False, options={"combo_kernels": True}
+        )
+        self.target_values = torch.compile(of_inputs, dynamic=False)
         self.judge = torch.compile(self.judge_in_one, dynamic=False)
         self.report = torch.compile(self.report, dynamic=False)
 

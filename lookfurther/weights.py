@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from lookfurther.networks import Head, fill
+from lookfurther.networks import Head, ask, fill
 
 
 class Weights:
@@ -28,11 +29,17 @@ class Weights:
         for kept, used in pairs:
             used.data = kept.data.to(precision)
         self.kept, self.used = [kept for kept, _ in pairs], [used for _, used in pairs]
+        self.ask: Callable[[nn.Module, Tensor], Tensor] = ask
 
     def autocast(self) -> torch.autocast:
         """The context in which `computing` is to be called."""
         enabled = self.precision != torch.float32
         return torch.autocast(self.device.type, self.precision, enabled=enabled)
+
+    def values(self, x: Tensor) -> Tensor:
+        """f(x, a) [B, A] in float32 of observations as they are."""
+        with self.autocast():
+            return self.ask(self.computing, x)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
