@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+WORKERS := --numprocesses auto --dist worksteal  # a process for every core: a test uses one
 
 .PHONY: setup browser train test test-fast check format clean
 
@@ -26,10 +27,10 @@ train: $(STAMP)
 	$(BIN)/python -m examples.unlock_pickup
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(WORKERS)
 
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(WORKERS) -m "not slow"
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
