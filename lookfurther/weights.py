@@ -14,7 +14,7 @@ from lookfurther.networks import Head, ask, fill
 class Weights:
     """A network and, for other precisions than float32, its twin that does the computing.
 
-    Heads compute in float32 in any case: the twin has the network's own.
+    Heads give values in float32 in any case: the twin has the network's own.
     """
 
     def __init__(self, network: nn.Module, precision: torch.dtype) -> None:
