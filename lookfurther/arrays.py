@@ -1,4 +1,4 @@
-"""What NumPy and torch share, for index arithmetic that runs on either, and how memory moves."""
+"""What NumPy and torch share, for index arithmetic that runs on either; what a device can do."""
 
 from __future__ import annotations
 
@@ -39,3 +39,8 @@ def word(size: int) -> torch.dtype:
         if size % dtype.itemsize == 0:
             return dtype
     return torch.uint8
+
+
+def runs_kernels(device: torch.device) -> bool:
+    """Whether kernels of our own run on a device: they are written in Triton, for GPUs."""
+    return device.type == "cuda"

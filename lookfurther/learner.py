@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lookfurther import arrays
 from lookfurther.adam import Adam
 from lookfurther.aside import Aside
 from lookfurther.config import Learner as Settings
@@ -56,7 +57,7 @@ class Learner:
         self.descent: Callable[..., Tensor] | None = None  # for GPUs
         if compiled:
             self.objective.compile(self.online, precision)
-            if device.type == "cuda" and self.adam.dense:
+            if arrays.runs_kernels(device) and self.adam.dense:
                 from lookfurther.descent import Descent  # needs Triton
 
                 self.descent = Descent(self.adam, self.weights, settings.max_gradient_norm)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from lookfurther import arrays
 from lookfurther.config import Learner
 from lookfurther.losses import (
     chosen,
@@ -63,7 +64,7 @@ class Objective:
         dense: dict[str, Any] = {"comprehensive_padding": False}
         self.take = torch.compile(prepare, dynamic=False, options=dense)
         of_inputs: Callable[..., Tensor] = values
-        if next(network.parameters()).is_cuda:
+        if arrays.runs_kernels(next(network.parameters()).device):
             from lookfurther import torso  # needs Triton
 
             self.whole = torso.fit(network, precision)

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lookfurther import config
+from lookfurther import arrays, config
 from lookfurther.arrays import A, namespace, native, rows, tensor, word
 from lookfurther.errors import CheckpointError
 from lookfurther.priorities import importance_weights, mass
@@ -177,7 +177,7 @@ class Replay:
 
     def compile(self) -> None:
         """Let the arithmetic of sampling run as a few compiled kernels."""
-        if self.device.type == "cuda":
+        if arrays.runs_kernels(self.device):
             self.tree.compile()
         self._draw = torch.compile(self._draw, dynamic=False)
         self.update = torch.compile(self.update, dynamic=False)

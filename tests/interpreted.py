@@ -12,13 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu import apart, with_gradients
-from lookfurther import draws, replay, sumtree, torso
+from lookfurther import arrays, draws, replay, sumtree, torso
 from lookfurther.adam import Adam
 from lookfurther.config import Network
 from lookfurther.config import Replay as Settings
+from lookfurther.config import replace as change
+from lookfurther.demos.episodes import Episode
 from lookfurther.descent import Descent
+from lookfurther.learner import Learner
 from lookfurther.losses import clip_by_global_norm
 from lookfurther.networks import Dueling, builder, prepare, values
+from lookfurther.presets import preset
+from lookfurther.runtime.assembly import build_mixture
+from lookfurther.runtime.updates import Updates
 from lookfurther.sumtree import SumTree
 from lookfurther.types import Spec
 from lookfurther.weights import Weights
@@ -121,6 +127,43 @@ def batches() -> None:
         assert all(torch.allclose(a, b) for a, b in zip(ours, true, strict=True))
 
 
+def updates() -> None:
+    """Whole updates, wired as they are on a GPU; nothing is compiled but by the interpreter."""
+    spec = Spec("x", (1, 36, 40), 4, "uint8", 3, 255.0)
+    config = preset("apex-dqfd", env="x", demos=("x",), learner__agent_items=1)
+    config = change(config, learner__expert_items=1, replay__capacity=500)
+    random = np.random.default_rng(0)
+    planes = random.integers(0, 256, (31, 1, 36, 40)).astype(np.uint8)
+    shown = Episode(planes, random.integers(0, 3, 30), random.normal(size=30), terminal=True)
+    found = []
+    for kernels in (False, True):
+        with (
+            patch.object(replay, "native", lambda x: x),
+            patch.object(sumtree, "native", lambda x: x),
+            patch.object(arrays, "runs_kernels", lambda device: kernels),  # noqa: B023
+            patch.object(torso, "fit", lambda network, precision: kernels),  # noqa: B023
+            patch.object(torch, "compile", lambda function, **options: function),
+        ):
+            torch.manual_seed(0)
+            network = builder(config.network)(spec)
+            learner = Learner(network, config.learner, torch.device("cpu"), torch.float32, kernels)
+            mixture = build_mixture(config, spec, [shown], torch.device("cpu"))
+            assert mixture.expert is not None
+            mixture.agent = mixture.expert
+            if kernels:
+                mixture.compile()
+            work = Updates(mixture, learner)
+            work.run(2)
+        assert kernels == learner.objective.whole == (learner.descent is not None)
+        assert kernels == (learner.objective.ask is torso.values)
+        weights = torch.cat([p.detach().flatten() for p in learner.parameters])
+        found.append((weights, work.means(), mixture.expert.tree.mass))
+    (ours, means, mass), (true, true_means, true_mass) = found
+    assert float((ours - true).abs().max()) < 0.1 * config.learner.learning_rate
+    assert torch.allclose(mass, true_mass, rtol=1e-4)
+    assert all(np.isclose(means[name], true_means[name], rtol=1e-3, atol=1e-7) for name in means)
+
+
 CHECKS: dict[str, Callable[[], None]] = {
     "standard": lambda: same("dueling", (40, 48)),  # with cells that the second layer never sees
     "deeper": lambda: same("dueling-deeper", (44, 36)),
@@ -129,6 +172,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "steps": steps,
     "draws": draw,
     "batches": batches,
+    "updates": updates,
 }
 
 if __name__ == "__main__":
