@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-WORKERS := --numprocesses auto --dist worksteal  # a process for every core: a test uses one
+# A process for every core: a test uses one.
+WORKERS := --numprocesses auto --dist worksteal
 
 .PHONY: setup browser train test test-fast check format clean
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from lookfurther.config import Config, from_dict
 from lookfurther.errors import CheckpointError
-from lookfurther.networks import Builder, builder, fill
+from lookfurther.networks import Builder, ask, builder, fill
 from lookfurther.play import choose
 from lookfurther.runtime import checkpoint
 from lookfurther.types import Spec
@@ -48,7 +48,8 @@ class Agent:
     @torch.no_grad()
     def values(self, observations: np.ndarray) -> np.ndarray:
         """f(x, a) [m, A], in the transformed space, of observations [m, *spec.observation]."""
-        return self.network(torch.from_numpy(observations).to(self.device)).float().cpu().numpy()
+        x = torch.from_numpy(observations).to(self.device)
+        return ask(self.network, x).cpu().numpy()
 
     def act(self, observations: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
         """Actions [m] for observations [m, *spec.observation], or one action for a single one."""

@@ -1,4 +1,4 @@
-"""Draws from a `SumTree` on a GPU as two kernels, where a compiler makes six that wait for another.
+"""Draws from a `SumTree` on a GPU as two kernels, where a compiler makes six, one after another.
 
 The sums of blocks are summed by the chunk; then one program for each draw finds its chunk, in it
 the block, and in that the item.

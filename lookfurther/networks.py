@@ -19,6 +19,7 @@ from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.types import Spec
 
 Builder = Callable[[Spec], nn.Module]
+Ask = Callable[[nn.Module, Tensor], Tensor]  # f(x, a) [B, A] in float32 of observations
 
 
 class Dueling(nn.Module):
@@ -64,7 +65,7 @@ def values(network: nn.Module, inputs: Tensor) -> Tensor:
     return (network.values(inputs) if isinstance(network, Dueling) else network(inputs)).float()
 
 
-def ask(network: nn.Module, x: Tensor) -> Tensor:
+def ask(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """f(x, a) [B, A] in float32 of observations as they are."""
     return network(x).float()
 

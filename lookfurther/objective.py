@@ -18,7 +18,7 @@ from lookfurther.losses import (
     td_loss,
     td_target,
 )
-from lookfurther.networks import ask, prepare, values
+from lookfurther.networks import Ask, ask, prepare, values
 from lookfurther.priorities import PRIORITIES
 from lookfurther.transforms import transform
 from lookfurther.types import Batch
@@ -56,7 +56,7 @@ class Objective:
         self.priority_of = PRIORITIES[settings.priority]
         self.take, self.online_values, self.target_values = prepare, values, values
         self.whole = False  # whether those two take observations as they are
-        self.ask: Callable[[nn.Module, Tensor], Tensor] = ask  # f of observations, for actors
+        self.ask: Ask = ask  # for actors
 
     def compile(self, network: nn.Module, precision: torch.dtype) -> None:
         """Let the parts of a pass run as compiled kernels."""

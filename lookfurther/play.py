@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 
 from lookfurther.envs import Envs
 from lookfurther.exploration import epsilon_greedy
-from lookfurther.networks import Dueling
+from lookfurther.networks import Dueling, ask
 
 
 class Played(NamedTuple):
@@ -53,7 +53,7 @@ class Recall:
             self.rows.clear()
         new = {name: i for i, name in enumerate(names) if name not in self.rows}
         if new:
-            q = self.network(observations[list(new.values())]).float()
+            q = ask(self.network, observations[list(new.values())])
             if not len(self.values):
                 self.values = q.new_zeros(max(self.limit, len(names)), q.shape[1])
             places = range(len(self.rows), len(self.rows) + len(new))
@@ -67,7 +67,7 @@ def choose(
     network: nn.Module | Recall, observations: np.ndarray, epsilon: float, generator: Generator
 ) -> np.ndarray:
     """Epsilon-greedy actions [m] of a network, which lies on the generator's device."""
-    q = network(torch.from_numpy(observations).to(generator.device)).float()
+    q = ask(network, torch.from_numpy(observations).to(generator.device))
     chance = torch.full((len(q),), epsilon, device=q.device)
     return epsilon_greedy(q, chance, generator).cpu().numpy()
 

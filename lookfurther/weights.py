@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from lookfurther.networks import Head, ask, fill
+from lookfurther.networks import Ask, Head, ask, fill
 
 
 class Weights:
@@ -17,8 +16,8 @@ class Weights:
     Heads give values in float32 in any case: the twin has the network's own.
     """
 
-    def __init__(self, network: nn.Module, precision: torch.dtype) -> None:
-        self.network, self.precision = network, precision
+    def __init__(self, network: nn.Module, precision: torch.dtype, ask: Ask = ask) -> None:
+        self.network, self.precision, self.ask = network, precision, ask
         self.device = next(network.parameters()).device
         self.computing = network
         if precision != torch.float32:
@@ -29,7 +28,6 @@ class Weights:
         for kept, used in pairs:
             used.data = kept.data.to(precision)
         self.kept, self.used = [kept for kept, _ in pairs], [used for _, used in pairs]
-        self.ask: Callable[[nn.Module, Tensor], Tensor] = ask
 
     def autocast(self) -> torch.autocast:
         """The context in which `computing` is to be called."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from unittest.mock import patch
 
 import numpy as np
@@ -110,11 +111,18 @@ def draw() -> None:
         assert (mass[item.numpy()] > 0).all()
 
 
+@contextmanager
+def tensors() -> Iterator[None]:
+    """Replays on the host do their arithmetic as those on a GPU do."""
+    with patch.object(replay, "native", lambda x: x), patch.object(sumtree, "native", lambda x: x):
+        yield
+
+
 def batches() -> None:
     """Whole batches as a GPU draws them, torch's functions all through and compiled."""
     spec, items = Spec("x", (4,), 2, "float32", 3, 1.0), Settings(horizons=(1, 3))
     found = []
-    with patch.object(replay, "native", lambda x: x), patch.object(sumtree, "native", lambda x: x):
+    with tensors():
         for kernels in (False, True):
             own = replay.Replay(spec, 2, 400, items, 0.9, seed=3)
             own.tree.rebuild(torch.from_numpy(np.random.default_rng(0).random(own.tree.size)))
@@ -123,7 +131,7 @@ def batches() -> None:
                 own.tree.compile()
                 own._draw = torch.compile(own._draw, backend="aot_eager", fullgraph=True)
             found.append([own.sample(16) for _ in range(3)])
-    for ours, true in zip(*found, strict=True):
+    for true, ours in zip(*found, strict=True):
         assert all(torch.allclose(a, b) for a, b in zip(ours, true, strict=True))
 
 
@@ -138,8 +146,7 @@ def updates() -> None:
     found = []
     for kernels in (False, True):
         with (
-            patch.object(replay, "native", lambda x: x),
-            patch.object(sumtree, "native", lambda x: x),
+            tensors(),
             patch.object(arrays, "runs_kernels", lambda device: kernels),  # noqa: B023
             patch.object(torso, "fit", lambda network, precision: kernels),  # noqa: B023
             patch.object(torch, "compile", lambda function, **options: function),
@@ -158,7 +165,7 @@ def updates() -> None:
         assert kernels == (learner.objective.ask is torso.values)
         weights = torch.cat([p.detach().flatten() for p in learner.parameters])
         found.append((weights, work.means(), mixture.expert.tree.mass))
-    (ours, means, mass), (true, true_means, true_mass) = found
+    (true, true_means, true_mass), (ours, means, mass) = found
     assert float((ours - true).abs().max()) < 0.1 * config.learner.learning_rate
     assert torch.allclose(mass, true_mass, rtol=1e-4)
     assert all(np.isclose(means[name], true_means[name], rtol=1e-3, atol=1e-7) for name in means)

@@ -49,8 +49,8 @@ def training_envs(make: Callable[[int, int], Envs], config: Config) -> list[Envs
 
 def build_source(config: Config, envs: Sequence[Envs], learner: Learner) -> LocalSource:
     """The actors, in groups of lanes, with one copy of the weights among them."""
-    copied = Weights(copy.deepcopy(learner.online), learner.weights.precision)
-    copied.ask = learner.objective.ask
+    online, precision = copy.deepcopy(learner.online), learner.weights.precision
+    copied = Weights(online, precision, learner.objective.ask)
     groups, first = [], 0
     for part in envs:
         lanes = range(first, first + part.lanes)
