@@ -32,9 +32,20 @@ def wait_for_imports(process: subprocess.Popen[str]) -> int:
     while True:
         assert process.poll() is None
         for pid in members(process.pid):
-            if pid != process.pid and _imports(pid):
+            if _begun(pid) != _begun(process.pid) and _imports(pid):
                 return pid
         time.sleep(0.005)
+
+
+def _begun(pid: int) -> bytes:
+    """The command line of a process; for a moment a new one has that of the process it is of.
+
+    And its memory, with all that is imported there.
+    """
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""  # it has just ended
 
 
 def _imports(pid: int) -> bool:
