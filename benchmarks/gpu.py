@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ from lookfurther.weights import Weights
 
 ATARI = Spec("ALE/MontezumaRevenge-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
 CAPTURED, COMPILED = 120, 8  # updates after which weights are compared
+SHOWN = 10  # of the slots that differ
 CUDA = torch.device("cuda")
 PEAK_FLOPS, PEAK_BYTES = 790e12, 4.2e12  # bf16 products and copies measured on an H200
 
@@ -116,36 +117,67 @@ def apart(found: list[torch.Tensor], true: list[torch.Tensor]) -> float:
     return max(float((a.to(b.device) - b).abs().max() / b.abs().max()) for a, b in pairs)
 
 
-def astray(config: Config, turns: int) -> int:
-    """Slots of a run's replay that fresh emulators, given its actions, do not show again."""
+class Slot(NamedTuple):
+    """A slot of a lane, and what of it fresh emulators do not show."""
+
+    lane: int
+    t: int
+    what: str  # plane, marks or reward, each where it differs
+    pixels: int
+
+
+def check_films(config: Config, turns: int) -> dict[str, float]:
+    """Slots of a run's replay that fresh emulators, given its actions, do not show again.
+
+    They are given them twice: a slot is astray where neither agrees with it.
+    """
     with closing(Bench(config, 0.0)) as bench:
         loop = bench.loop(bench.empty())
         for _ in range(turns):
             loop.turn()
         loop.check()
-    replay, wrong, first = loop.mixture.agent, 0, 0
+    replay = loop.mixture.agent
+    one, other = (set(_played_again(replay, config)) for _ in (0, 1))
+    for slot in sorted(one | other)[:SHOWN]:
+        print(f"  {slot} in {'both' if slot in one & other else 'one of two'}", flush=True)
+    total = f"of {replay.inserted:,}"
+    return {
+        f"slots astray {total}": len(one & other),
+        f"emulators at odds {total}": len(one ^ other),
+    }
+
+
+def _played_again(replay: Replay, config: Config) -> Iterator[Slot]:
+    """Slots that differ from what fresh emulators show."""
+    first = 0
     for envs in training_envs(partial(build_envs, config.env, config), config):
-        lanes = slice(first, first := first + envs.lanes)
+        lanes = range(first, first := first + envs.lanes)
         with closing(envs):
-            wrong += _differences(replay, lanes, envs)
-    return wrong
+            yield from _differences(replay, lanes, envs)
 
 
-def _differences(replay: Replay, lanes: slice, envs: Envs) -> int:
+def _differences(replay: Replay, lanes: range, envs: Envs) -> Iterator[Slot]:
     """Slots of lanes whose plane, action's reward or marks are not what `envs` give."""
-    written = int(replay.cursor[lanes].min())
-    assert written == int(replay.cursor[lanes].max()) < replay.length
-    names, held = ("planes", "actions", "rewards", "marks"), replay.state()
-    film = {name: held[name][lanes, :written].cpu().numpy() for name in names}
-    wrong, step = 0, envs.reset()
+    held, own = replay.state(), slice(lanes.start, lanes.stop)
+    written = int(replay.cursor[own].min())
+    assert written == int(replay.cursor[own].max()) < replay.length
+    names = ("planes", "actions", "rewards", "marks")
+    film = {name: held[name][own, :written].cpu().numpy() for name in names}
+    step = envs.reset()
     for t in range(written):
         marks = step.first * FIRST + step.terminal * TERMINAL + step.truncated * TRUNCATED
         plane = step.observation[:, -replay.spec.plane[0] :].reshape(envs.lanes, -1)
-        same = (film["planes"][:, t] == plane).all(-1) & (film["marks"][:, t, 0] == marks)
         envs.send(film["actions"][:, t, 0].astype(np.int64))
         step = envs.recv()
-        wrong += int((~(same & (film["rewards"][:, t, 0] == step.reward))).sum())
-    return wrong
+        pixels = (film["planes"][:, t] != plane).sum(-1)
+        differs = {
+            "plane": pixels > 0,
+            "marks": film["marks"][:, t, 0] != marks,
+            "reward": film["rewards"][:, t, 0] != step.reward,
+        }
+        for i in np.flatnonzero(np.any(list(differs.values()), 0)):
+            what = ", ".join(name for name, wrong in differs.items() if wrong[i])
+            yield Slot(lanes[i], t, what, int(pixels[i]))
 
 
 def check_handover() -> float:
@@ -229,7 +261,7 @@ def checks() -> Iterator[tuple[str, float]]:
         yield from check_updates(precision).items()
     config = preset("apex-dqn", env="ALE/Breakout-v5", environment__cap=300)
     config = replace(config, replay__start=20_000, replay__capacity=200_000)
-    yield "slots astray of 128,000", astray(config, turns=2_000)
+    yield from check_films(config, turns=2_000).items()
 
 
 def main() -> None:

@@ -89,10 +89,26 @@ def test_what_is_not_known_is_left_out_of_the_line(capsys: pytest.CaptureFixture
     progress = Progress(100, console=Console(file=io.StringIO()))
     progress.update({"step": 10, "return_mean": float("nan"), "loss_td": None})
     progress.update({"step": 20, "steps_per_second": 2.0, "return_mean": 1.0, "loss_tc": 0.5})
+    progress.stop()
     assert capsys.readouterr().out.splitlines() == [
         "step 10 of 100",
         "step 20 of 100 | 2.0 steps/s | return 1.00 (low ε –, best –) | TC 0.5 | ETA 00:00:40",
     ]
+
+
+def test_rows_that_come_fast_are_not_all_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first, the last, and one in five seconds."""
+    now = 0.0
+    monkeypatch.setattr("lookfurther.runtime.progress.time.monotonic", lambda: now)
+    progress = Progress(1_000, console=Console(file=io.StringIO()))
+    for step, now in enumerate((0.0, 0.1, 4.9, 5.0, 5.1, 11.0, 11.2)):  # noqa: B007
+        progress.update({"step": step})
+    progress.stop()
+    progress.stop()
+    steps = [int(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
+    assert steps == [0, 3, 5, 6]
 
 
 def test_without_rich_there_are_plain_lines(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 UNKNOWN = "–"
 WIDEST = 100  # columns of the panel
+PAUSE = 5.0  # seconds from one plain line to the next, at least: a GPU makes several rows in one
 
 
 def _known(value: Any) -> bool:
@@ -87,7 +89,8 @@ def _value(row: Row, key: str) -> str:
 
 
 class Progress:
-    """Shows each row of metrics. Without rich, or off a terminal, each is one plain line."""
+    """Shows rows of metrics. Without rich, or off a terminal, as plain lines: the first, the last,
+    and of those between at most one in `PAUSE` seconds."""
 
     def __init__(
         self, total: int, title: str = "", minutes: float = 0.0, console: Console | None = None
@@ -100,6 +103,10 @@ class Progress:
         self._speeds: deque[float] = deque(maxlen=20)
         self._console = _terminal(console)
         self._live: Any = None
+        self._told, self._when = (
+            True,
+            -math.inf,
+        )  # whether the newest row was printed, and when one was
 
     def start(self) -> None:
         if self._console is not None:
@@ -116,7 +123,13 @@ class Progress:
         if self._live is not None:
             self._live.update(self.panel(), refresh=True)
         elif self._console is None:
-            _print(self.line())
+            self._told = time.monotonic() - self._when >= PAUSE
+            if self._told:
+                self._tell()
+
+    def _tell(self) -> None:
+        self._when = time.monotonic()
+        _print(self.line())
 
     def note(self, text: str) -> None:
         """A line for the user, above the panel."""
@@ -128,10 +141,13 @@ class Progress:
             self._console.print(Text(text))
 
     def stop(self) -> None:
-        """Leaves the last panel standing."""
+        """Leaves the last panel standing, or the last row printed."""
         if self._live is not None:
             self._live.stop()
             self._live = None
+        elif not self._told:
+            self._told = True
+            self._tell()
 
     def eta(self) -> float | None:
         """Seconds left at the speed of the last rows, or to the limit of minutes if sooner."""
