@@ -70,7 +70,7 @@ def jobs(widths: tuple[int, ...]) -> list[Job]:
             {"rows": (64, 128, 256), "warps": (4, 8), "stages": (1, 2)}),
         *(Job(f"layer_{i + 1}", lambda k, i=i: torso.layer(y[i - 1], w[i], b[i], y[i], k),
               forward(i), {"rows": (64, 128), "inner": (64,)} | taps) for i in (1, 2)),
-        Job("slope_1", lambda k: torso.first_slope(x, g[0], w[0], rows[0], k),
+        Job("slope_1", lambda k: torso.first_slope(x, SCALE, g[0], w[0], rows[0], k),
             backward(0, False, True, True),
             {"rows": (32, 64, 128), "splits": (132, 256, 264)} | taps),
         *(Job(f"slope_{i + 1}", lambda k, i=i: torso.layer_slope(seen[i], g[i], w[i], rows[i], k),

@@ -244,13 +244,30 @@ def image_slope(
 
 
 @triton.jit
-def total(parts, out, size, splits: tl.constexpr, bm: tl.constexpr, bs: tl.constexpr):
-    """The sum of parts [splits, size], `bs` at a time."""
+def total(
+    parts,
+    out,
+    size,
+    scale,
+    splits: tl.constexpr,
+    places: tl.constexpr,
+    words: tl.constexpr,
+    o: tl.constexpr,
+    bm: tl.constexpr,
+    bs: tl.constexpr,
+):
+    """The sum of parts [splits, size], `bs` at a time.
+
+    It begins with weights [places, words, o]: they come out scaled, as [o, words, places].
+    """
     at = tl.program_id(0) * bm + tl.arange(0, bm)
-    inside = at < size
+    inside, weight = at < size, at < places * words * o
     acc = tl.zeros((bm,), tl.float32)
     for block in range(tl.cdiv(splits, bs)):
         s = block * bs + tl.arange(0, bs)
         mask = (s < splits)[:, None] & inside[None, :]
         acc += tl.sum(tl.load(parts + s[:, None] * size + at[None, :], mask=mask, other=0.0), 0)
-    tl.store(out + at, acc.to(out.dtype.element_ty), mask=inside)
+    turned = (at % o * words + at // o % words) * places + at // (o * words)
+    acc = tl.where(weight, acc * scale, acc)
+    to = out + tl.where(weight, turned, at)
+    tl.store(to, acc.to(out.dtype.element_ty), mask=inside)

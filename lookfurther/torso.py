@@ -100,19 +100,17 @@ class Torso(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *slope: Tensor) -> tuple[Tensor | None, ...]:
         x, y1, y2, y3, *weights = ctx.saved_tensors
-        row, *rows = slopes(x, [y1, y2, y3], slope[0].view(y3.shape), weights)
-        w1, n = weights[0], weights[0].numel()
-        pixels = row[:n].view(CELL, -1, len(w1)).permute(2, 1, 0) * ctx.scale
-        found = [_laid_out(pixels, w1), row[n:].to(w1.dtype)]
-        for row, w in zip(rows, weights[1:], strict=True):
-            found += [_laid_out(row[: w.numel()], w), row[w.numel() :]]
+        rows = slopes(x, ctx.scale, [y1, y2, y3], slope[0].view(y3.shape), weights)
+        found: list[Tensor] = []
+        for row, w in zip(rows, weights, strict=True):
+            found += [_shaped(row[: w.numel()], w), row[w.numel() :]]
         return None, None, *found
 
 
-def _laid_out(slope: Tensor, w: Tensor) -> Tensor:
-    """A gradient [o, k, k, c] in the shape and the order in memory that w has."""
+def _shaped(slope: Tensor, w: Tensor) -> Tensor:
+    """A gradient [o k k c] in the shape of w, whose order in memory it has."""
     o, c, k, _ = w.shape
-    return slope.reshape(o, k, k, c).permute(0, 3, 1, 2).to(w.dtype)
+    return slope.view(o, k, k, c).permute(0, 3, 1, 2)
 
 
 def features(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
@@ -144,7 +142,9 @@ def _(x: Tensor, scale: float, learned: list[Tensor]) -> list[Tensor]:
 
 
 @torch.library.custom_op("lookfurther::slopes", mutates_args=())
-def slopes(x: Tensor, seen: list[Tensor], slope: Tensor, weights: list[Tensor]) -> list[Tensor]:
+def slopes(
+    x: Tensor, scale: float, seen: list[Tensor], slope: Tensor, weights: list[Tensor]
+) -> list[Tensor]:
     """`gradients` filled in, of the slope of the rectified third layer."""
     (y1, y2, y3), (w1, w2, w3) = seen, weights
     blocks = BLOCKS[len(w1), len(w2), len(w3)]
@@ -152,22 +152,22 @@ def slopes(x: Tensor, seen: list[Tensor], slope: Tensor, weights: list[Tensor]) 
     row1, row2, row3 = rows = gradients(weights)
     image_slope(g3, w3, y2, g2 := torch.empty_like(y2), blocks["image_3"])
     image_slope(g2, w2, y1, g1 := torch.empty_like(y1), blocks["image_2"])
-    first_slope(x, g1, w1, row1, blocks["slope_1"])
+    first_slope(x, scale, g1, w1, row1, blocks["slope_1"])
     layer_slope(y1, g2, w2, row2, blocks["slope_2"])
     layer_slope(y2, g3, w3, row3, blocks["slope_3"])
     return rows
 
 
 @slopes.register_fake
-def _(x: Tensor, seen: list[Tensor], slope: Tensor, weights: list[Tensor]) -> list[Tensor]:
+def _(
+    x: Tensor, scale: float, seen: list[Tensor], slope: Tensor, weights: list[Tensor]
+) -> list[Tensor]:
     return gradients(weights)
 
 
 def gradients(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Room for gradients of weights, then of biases; of the first layer for whole pixels."""
-    kinds = torch.float32, weights[1].dtype, weights[2].dtype
-    pairs = zip(weights, kinds, strict=True)
-    return [w.new_empty(w.numel() + len(w), dtype=kind) for w, kind in pairs]
+    """Room for the gradients of each layer's weights [o, k, k, c], then its biases [o]."""
+    return [w.new_empty(w.numel() + len(w)) for w in weights]
 
 
 def first(x: Tensor, scale: float, w: Tensor, bias: Tensor, out: Tensor, blocks: Blocks) -> None:
@@ -233,8 +233,8 @@ def layer_slope(x: Tensor, g: Tensor, w: Tensor, row: Tensor, blocks: Blocks) ->
     total(parts, row)
 
 
-def first_slope(x: Tensor, g: Tensor, w: Tensor, row: Tensor, blocks: Blocks) -> None:
-    """The same of the first layer for pixels of 0 to 255, in the order [4, k k planes 4, o]."""
+def first_slope(x: Tensor, scale: float, g: Tensor, w: Tensor, row: Tensor, blocks: Blocks) -> None:
+    """The same of the first layer."""
     o, count, parts = len(w), g.numel() // len(w), _parts(row, blocks)
     _launch(
         kernels.first_slope,
@@ -243,7 +243,7 @@ def first_slope(x: Tensor, g: Tensor, w: Tensor, row: Tensor, blocks: Blocks) ->
         *(x.view(torch.int32), g, parts, count, _turns(count, blocks)),
         *(*_sizes(x, w, g), o, FOLD, blocks.rows),
     )
-    total(parts, row)
+    total(parts, row, scale, CELL, o)
 
 
 def _parts(row: Tensor, blocks: Blocks) -> Tensor:
@@ -251,11 +251,16 @@ def _parts(row: Tensor, blocks: Blocks) -> Tensor:
     return row.new_empty(blocks.splits, len(row), dtype=torch.float32)
 
 
-def total(parts: Tensor, row: Tensor) -> None:
-    """The sum of all shares: of many shares many at a time, of few a long stretch of each."""
+def total(parts: Tensor, row: Tensor, scale: float = 1.0, places: int = 1, o: int = 1) -> None:
+    """The sum of all shares: of many shares many at a time, of few a long stretch of each.
+
+    Weights [places, words, o] come out as [o, words, places], `scale` times what they are.
+    """
     shares = 32 if len(parts) > 100 else 8
-    columns, kernel = TILE // shares, cast(Any, kernels.total)
-    kernel[(ceil(len(row) / columns),)](parts, row, len(row), len(parts), columns, shares)
+    columns, words = TILE // shares, (len(row) - o) // (places * o)
+    cast(Any, kernels.total)[(ceil(len(row) / columns),)](
+        *(parts, row, len(row), scale, len(parts), places, words, o, columns, shares)
+    )
 
 
 def _launch(kernel: Any, grid: tuple[int, ...], blocks: Blocks, *arguments: Any) -> None:

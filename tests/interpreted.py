@@ -59,6 +59,11 @@ def sums() -> None:
         parts = torch.randn(shares, 1000)
         torso.total(parts, row := torch.zeros(1000))
         assert torch.allclose(row, parts.sum(0), atol=1e-4)
+    parts = torch.randn(3, 4 * 6 * 5 + 5)  # of weights in another order, and biases
+    torso.total(parts, row := torch.zeros(125), 0.5, 4, 5)
+    weights, biases = parts.sum(0).split([120, 5])
+    turned = 0.5 * weights.view(4, 6, 5).permute(2, 1, 0).flatten()
+    assert torch.allclose(row, torch.cat([turned, biases]), atol=1e-5)
 
 
 def steps() -> None:
