@@ -9,8 +9,12 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor, nn
+from triton.runtime.errors import InterpreterError
 
 from benchmarks.gpu import apart, with_gradients
 from lookfurther import arrays, draws, replay, sumtree, torso
@@ -29,6 +33,7 @@ from lookfurther.runtime.updates import Updates
 from lookfurther.sumtree import SumTree
 from lookfurther.types import Spec
 from lookfurther.weights import Weights
+from tests.watched import watched
 
 
 def made(name: str, sides: tuple[int, int], count: int) -> tuple[Dueling, Tensor]:
@@ -176,6 +181,21 @@ def updates() -> None:
     assert all(np.isclose(means[name], true_means[name], rtol=1e-3, atol=1e-7) for name in means)
 
 
+@triton.jit
+def one_too_many(out, count):
+    """Writes one number more than there is room for."""
+    at = tl.arange(0, 16)
+    tl.store(out + at, at, mask=at <= count)
+
+
+def outside() -> None:
+    """The watch would notice."""
+    room = torch.zeros(16, dtype=torch.int32)
+    one_too_many[(1,)](room[:8], 7)
+    with pytest.raises(InterpreterError, match="one_too_many goes outside its tensors"):
+        one_too_many[(1,)](room[:8], 8)
+
+
 CHECKS: dict[str, Callable[[], None]] = {
     "standard": lambda: same("dueling", (40, 48)),  # with cells that the second layer never sees
     "deeper": lambda: same("dueling-deeper", (44, 36)),
@@ -185,10 +205,12 @@ CHECKS: dict[str, Callable[[], None]] = {
     "draws": draw,
     "batches": batches,
     "updates": updates,
+    "outside": outside,
 }
 
 if __name__ == "__main__":
     for blocks in torso.BLOCKS.values():  # a few programs, of which the last has too little to do
         blocks.update({name: b._replace(splits=3) for name, b in blocks.items() if b.splits})
     torso.TILE = 1 << 15
-    CHECKS[sys.argv[1]]()
+    with watched():
+        CHECKS[sys.argv[1]]()

@@ -1,4 +1,5 @@
-"""The GPU kernels by Triton's interpreter: the same values, gradients, steps and draws as torch's.
+"""The GPU kernels by Triton's interpreter: the same values, gradients, steps and draws as torch's,
+and nothing read or written outside their tensors.
 
 On a GPU `benchmarks.gpu --check` holds them against the CPU and against updates without them.
 """
@@ -21,7 +22,8 @@ pytest.importorskip("triton", reason="triton is not installed: its interpreter c
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["standard", "deeper", "compiled", "sums", "steps", "draws", "batches", "updates"]
+    "name",
+    ["standard", "deeper", "compiled", "sums", "steps", "draws", "batches", "updates", "outside"],
 )
 def test_kernels_give_what_torch_gives(name: str) -> None:
     """In a process of its own: Triton decides at import whether it interprets."""
