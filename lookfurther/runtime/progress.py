@@ -89,8 +89,10 @@ def _value(row: Row, key: str) -> str:
 
 
 class Progress:
-    """Shows rows of metrics. Without rich, or off a terminal, as plain lines: the first, the last,
-    and of those between at most one in `PAUSE` seconds."""
+    """Shows rows of metrics. Without rich, or off a terminal, they are plain lines.
+
+    Those are the first, the last, and of those between at most one in `PAUSE` seconds.
+    """
 
     def __init__(
         self, total: int, title: str = "", minutes: float = 0.0, console: Console | None = None
@@ -103,10 +105,8 @@ class Progress:
         self._speeds: deque[float] = deque(maxlen=20)
         self._console = _terminal(console)
         self._live: Any = None
-        self._told, self._when = (
-            True,
-            -math.inf,
-        )  # whether the newest row was printed, and when one was
+        self._told = True  # the newest row, in a line
+        self._when = -math.inf  # the last line was printed
 
     def start(self) -> None:
         if self._console is not None:
