@@ -129,7 +129,7 @@ class Slot(NamedTuple):
 def check_films(config: Config, turns: int) -> dict[str, float]:
     """Slots of a run's replay that fresh emulators, given its actions, do not show again.
 
-    They are given them twice: a slot is astray where neither agrees with it.
+    Where some differ others play once more: a slot is astray where neither agrees with it.
     """
     with closing(Bench(config, 0.0)) as bench:
         loop = bench.loop(bench.empty())
@@ -137,7 +137,8 @@ def check_films(config: Config, turns: int) -> dict[str, float]:
             loop.turn()
         loop.check()
     replay = loop.mixture.agent
-    one, other = (set(_played_again(replay, config)) for _ in (0, 1))
+    one = set(_played_again(replay, config))
+    other = set(_played_again(replay, config)) if one else one
     for slot in sorted(one | other)[:SHOWN]:
         print(f"  {slot} in {'both' if slot in one & other else 'one of two'}", flush=True)
     total = f"of {replay.inserted:,}"

@@ -105,8 +105,8 @@ class Progress:
         self._speeds: deque[float] = deque(maxlen=20)
         self._console = _terminal(console)
         self._live: Any = None
-        self._told = True  # the newest row, in a line
-        self._when = -math.inf  # the last line was printed
+        self._told = self._row  # the row of the last line
+        self._when = -math.inf  # it was printed
 
     def start(self) -> None:
         if self._console is not None:
@@ -122,13 +122,11 @@ class Progress:
             self._speeds.append(row["steps_per_second"])
         if self._live is not None:
             self._live.update(self.panel(), refresh=True)
-        elif self._console is None:
-            self._told = time.monotonic() - self._when >= PAUSE
-            if self._told:
-                self._tell()
+        elif self._console is None and time.monotonic() - self._when >= PAUSE:
+            self._tell()
 
     def _tell(self) -> None:
-        self._when = time.monotonic()
+        self._told, self._when = self._row, time.monotonic()
         _print(self.line())
 
     def note(self, text: str) -> None:
@@ -145,8 +143,7 @@ class Progress:
         if self._live is not None:
             self._live.stop()
             self._live = None
-        elif not self._told:
-            self._told = True
+        elif self._console is None and self._told is not self._row:
             self._tell()
 
     def eta(self) -> float | None:
