@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from lookfurther import config
 from lookfurther.arrays import word
+from lookfurther.convolution import Convolution
 from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.types import Spec
 
@@ -142,7 +143,8 @@ class Fold(nn.Module):
         if self.planes:
             x, pixel = x.contiguous().unflatten(3, (columns, s)), x.dtype
             x = x.view(word(s * x.itemsize))
-            x = x.unflatten(2, (rows, s)).permute(0, 2, 4, 1, 3, 5).flatten().view(pixel)
+            x = x.unflatten(2, (rows, s)).transpose(1, 2).contiguous()  # rows first, then columns:
+            x = x.permute(0, 1, 4, 2, 3, 5).flatten().view(pixel)  # half the time of both at once
         else:
             x = x.permute(0, 2, 3, 1).unflatten(2, (columns, s)).unflatten(1, (rows, s))
             x = x.transpose(2, 3).contiguous()
@@ -164,9 +166,9 @@ def atari_torso(spec: Spec, channels: tuple[int, ...]) -> nn.Sequential:
         nn.Conv2d(spec.observation[0] * 4 * 4, c1, 8 // 4),
         nn.ReLU(),
         Fold(2),
-        nn.Conv2d(c1 * 2 * 2, c2, 4 // 2),
+        Convolution(c1 * 2 * 2, c2, 4 // 2),
         nn.ReLU(),
-        nn.Conv2d(c2, c3, 3),
+        Convolution(c2, c3, 3),
         nn.ReLU(),
         Rows(),
     ).to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -30,6 +30,7 @@ LAYERS = {
     ),
     "equations": ("transforms", "returns", "losses", "exploration", "priorities"),
     "parts": (
+        "convolution",
         "networks",
         "envs",
         "actor",
@@ -73,6 +74,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS.values()) for name in nam
 
 # Parts are ignorant of one another, but for these.
 ALLOWED = {
+    ("networks", "convolution"),
     ("learner", "objective"),
     ("learner", "networks"),
     ("objective", "networks"),
