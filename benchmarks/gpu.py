@@ -1,11 +1,9 @@
-"""On a GPU: eager = compiled = captured, what the replay holds is what happened, where time goes.
+"""On a GPU: eager = compiled = captured, and what the replay holds is what happened.
 
-    python -m benchmarks.gpu [--check] [--profile] [--preset NAME] [--json FILE]
+    python -m benchmarks.gpu [--json FILE]
 
-`--check` makes the same updates three ways from one seed and compares the weights, holds the
-networks against the CPU, and plays the actions that a run left in its replay again in fresh
-emulators. `--profile` lists the kernels of an update beside the arithmetic and memory floor.
-`lookfurther bench` measures the rates.
+Makes the same updates three ways from one seed and compares the weights, holds the networks
+against the CPU, and plays the actions that a run left in its replay again in fresh emulators.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import math
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -42,7 +39,6 @@ ATARI = Spec("ALE/MontezumaRevenge-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
 CAPTURED, COMPILED = 120, 8  # updates after which weights are compared
 SHOWN = 10  # of the slots that differ
 CUDA = torch.device("cuda")
-PEAK_FLOPS, PEAK_BYTES = 790e12, 4.2e12  # bf16 products and copies measured on an H200
 
 
 def small(name: str, **settings: Any) -> Config:
@@ -200,62 +196,8 @@ def check_handover() -> float:
     return apart
 
 
-def flops(network: nn.Module) -> float:
-    """Multiplications and additions of one forward pass of one observation."""
-    total = 0.0
-
-    def count(module: nn.Module, _: Any, out: Any) -> None:
-        nonlocal total
-        if isinstance(module, nn.Conv2d):
-            kernel = math.prod(module.kernel_size) * module.in_channels
-            total += 2 * kernel * out[0].numel()
-        elif isinstance(module, nn.Linear):
-            total += 2 * module.in_features * module.out_features
-
-    hooks = [m.register_forward_hook(count) for m in network.modules()]
-    network(torch.zeros(1, *ATARI.observation, dtype=torch.uint8))
-    for hook in hooks:
-        hook.remove()
-    batched = sum(2 * p.numel() for n, p in network.named_parameters() if ".weights." in n)
-    return total + batched
-
-
-def floor(config: Config) -> dict[str, float]:
-    """Least microseconds of an update: 256 x and x' forward and back, x' of the target forward."""
-    network = builder(config.network)(ATARI)
-    passes = 2 * config.batch * 3 + config.batch
-    weights = sum(p.numel() for p in network.parameters())
-    adam = weights * (3 * 4 * 2 + 2 + 2)  # read and write p, m, v; write bf16, read the gradient
-    planes = 2 * config.batch * math.prod(ATARI.observation) * 2
-    return {
-        "arithmetic_us": flops(network) * passes / PEAK_FLOPS * 1e6,
-        "memory_us": (adam + planes) / PEAK_BYTES * 1e6,
-    }
-
-
-def profile(config: Config) -> list[tuple[float, int, str]]:
-    """(microseconds, calls, kernel) of an update, the longest first."""
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as record
-
-    torch._dynamo.reset()  # what the checks compiled would count against its limit
-    bench = Bench(config, 0.0)
-    work = Updates(bench.mixture, bench.new_learner())
-    work.run(40)
-    torch.cuda.synchronize()
-    with record(activities=[ProfilerActivity.CUDA]) as trace:
-        work.run(10)
-        torch.cuda.synchronize()
-    rows = [
-        (event.self_device_time_total / 10, event.count // 10, event.key)
-        for event in trace.key_averages()
-        if event.self_device_time_total > 0
-    ]
-    return sorted(rows, reverse=True)
-
-
 def checks() -> Iterator[tuple[str, float]]:
-    """Everything that --check holds against something else, as it is found."""
+    """Everything that is held against something else, as it is found."""
     yield from check_networks().items()
     yield "weights handed over", check_handover()
     for precision in ("float32", "bfloat16"):
@@ -267,24 +209,12 @@ def checks() -> Iterator[tuple[str, float]]:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    options.add_argument("--check", action="store_true")
-    options.add_argument("--profile", action="store_true")
-    options.add_argument("--preset", default="apex-dqfd-deeper")
     add_json(options)
     asked = options.parse_args()
     figures: dict[str, Any] = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
-    for name, value in checks() if asked.check else ():
+    for name, value in checks():
         print(f"{name}: {value:.3g}", flush=True)
         figures[name] = value
-    if asked.profile:
-        config = replace(small(asked.preset), actor__lanes=128, replay__capacity=2_000_000)
-        figures["floor"] = floor(config)
-        figures["kernels"] = profile(config)
-        for microseconds, calls, name in figures["kernels"][:45]:
-            print(f"{microseconds:8.1f} us  {calls:3d}  {name[:110]}")
-        print(
-            f"{sum(row[0] for row in figures['kernels']):8.1f} us in all, floor {figures['floor']}"
-        )
     if asked.json:
         write_text(asked.json, json.dumps(figures, indent=2) + "\n")
 

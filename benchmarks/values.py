@@ -1,13 +1,13 @@
 """How far values have come back along a demonstration, in a run or from the demonstration alone.
 
-    python -m benchmarks.values DEMOS [--run FOLDER] [--preset NAME] [--updates N]
+    python -m benchmarks.values DEMOS [--run FOLDER] [--at STEP ...] [--preset NAME] [--updates N]
                                 [--vary SETTING=VALUE ...] [--json FILE]
 
 With --run: what the best weights of a run make of the demonstration's best episode. Without: learn
 from the demonstrations alone, once with the preset's own settings and once more for each --vary.
 Printed are the share of steps at which the greedy action is the human's, and how far h(V) falls
-short of h of the discounted return, on average over the episode and at points along it; and the
-median error of one step, which is noise where values have arrived.
+short of h of the discounted return, on average over the episode and at these steps of it, or at
+points along it; and the median error of one step, which is noise where values have arrived.
 """
 
 from __future__ import annotations
@@ -70,13 +70,20 @@ def along(network: nn.Module, episode: Episode, spec: Spec, config: Config) -> d
     v, a = q.max(-1).values, torch.from_numpy(episode.actions.astype(np.int64))
     rewards = torch.from_numpy(episode.rewards[:-1])
     td_error = chosen(q, a)[:-1] - operator.h(rewards + gamma * operator.h_inv(v[1:]))
-    places = range(0, len(v), -(-len(v) // POINTS))
     return {
         "agreement": float((q.argmax(-1) == a).float().mean()),
         "noise": float(td_error.abs().median()),
         "short": float((goal - v).mean()),
-        "curve": [(t, float(v[t]), float(goal[t])) for t in places],
+        "curve": list(zip(range(len(v)), v.tolist(), goal.tolist(), strict=True)),
     }
+
+
+def points(curve: list[Any], at: Sequence[int]) -> list[Any]:
+    """The curve at these steps, or at some along it."""
+    beyond = [t for t in at if not 0 <= t < len(curve)]
+    if beyond:
+        raise SystemExit(f"--at {beyond[0]}: the episode has steps 0 to {len(curve) - 1}")
+    return [curve[t] for t in at] or curve[:: -(-len(curve) // POINTS)]
 
 
 def alone(config: Config, spec: Spec, episodes: Sequence[Episode], updates: int) -> dict[str, Any]:
@@ -117,6 +124,7 @@ def arguments() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("demos")
     options.add_argument("--run", type=Path, help="look at the best weights of this run folder")
+    options.add_argument("--at", type=int, nargs="+", default=(), help="show values at these steps")
     options.add_argument("--preset", default="apex-dqfd-deeper")
     options.add_argument("--updates", type=int, default=60_000)
     options.add_argument("--vary", action="append", default=[], metavar="SETTING=VALUE")
@@ -138,6 +146,8 @@ def main() -> None:
         for name in ("as it is", *asked.vary):
             settings = varied(config, name) if "=" in name else config
             result["found"][name] = alone(settings, spec, held.episodes, asked.updates)
+    for found in result["found"].values():
+        found["curve"] = points(found["curve"], asked.at)
     text = "\n".join(line(name, found) for name, found in result["found"].items())
     report(f"Values along {held.name}", result, text, asked.json)
 

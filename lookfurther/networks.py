@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from lookfurther import config
 from lookfurther.arrays import word
-from lookfurther.convolution import Convolution
 from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.types import Spec
 
@@ -166,9 +165,9 @@ def atari_torso(spec: Spec, channels: tuple[int, ...]) -> nn.Sequential:
         nn.Conv2d(spec.observation[0] * 4 * 4, c1, 8 // 4),
         nn.ReLU(),
         Fold(2),
-        Convolution(c1 * 2 * 2, c2, 4 // 2),
+        nn.Conv2d(c1 * 2 * 2, c2, 4 // 2),
         nn.ReLU(),
-        Convolution(c2, c3, 3),
+        nn.Conv2d(c2, c3, 3),
         nn.ReLU(),
         Rows(),
     ).to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -28,7 +28,11 @@ SMALLEST = {
     ),
     "evaluation": (f"{ROUND} --lanes 2", {"share_of_bare_environment"}),
     "search": ("ALE/SpaceInvaders-v5 --cores 1 --budget 4000", {"replayed_score", "curve"}),
-    "values": ("shipped/venture --preset apex-dqfd --updates 1", {"found"}),
+    "update": (
+        "--preset apex-dqfd --scale small --turns 2 --updates 1 --profile",
+        {"updates_per_second", "kernels", "floor"},
+    ),
+    "values": ("shipped/venture --preset apex-dqfd --updates 1 --at 0 9", {"found"}),
 }
 
 
@@ -71,6 +75,15 @@ def test_every_benchmark_is_here_or_needs_more() -> None:
     parts = {"__init__", "measure", "buffers", "films", "stable_baselines", "curves", "moments"}
     elsewhere = {"gpu", "kernels", "one_gpu", "recorder", "storage"}  # a GPU, a browser, minutes
     assert {path.stem for path in FOLDER.glob("*.py")} == parts | elsewhere | set(SMALLEST)
+
+
+def test_values_are_told_at_the_steps_that_are_named() -> None:
+    points = importlib.import_module("benchmarks.values").points
+    curve = [(t, t / 2, t) for t in range(95)]
+    assert points(curve, [3, 94]) == [curve[3], curve[94]]
+    assert [t for t, *_ in points(curve, [])] == list(range(0, 95, 10))
+    with pytest.raises(SystemExit, match="--at 95: the episode has steps 0 to 94"):
+        points(curve, [95])
 
 
 def test_curves_of_runs_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,5 @@
 """What a configuration's "auto" stands for; the GPU is only claimed."""
 
-import platform
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch.cuda._utils import _get_device_index
@@ -43,36 +39,3 @@ def test_a_learner_learns_beside_environments_on_other_cores_than_its_own(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     config = preset("apex-dqn", env="ALE/Pong-v5", run__device=device)
     assert hardware.beside(replace(config, environment__processes=processes)) == beside
-
-
-FRESH_PAGES = """
-import ctypes, resource, sys
-from lookfurther.runtime import hardware
-
-allocator = ctypes.CDLL(None)
-allocator.malloc.restype = ctypes.c_void_p
-allocator.memset.argtypes = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
-allocator.free.argtypes = (ctypes.c_void_p,)
-
-def take_and_free():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    memory = allocator.malloc(100 << 20)
-    allocator.memset(memory, 1, 100 << 20)
-    allocator.free(memory)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-if "keep" in sys.argv:
-    hardware.keep_memory()
-take_and_free()
-print(take_and_free())
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="keep_memory is for glibc")
-def test_memory_freed_is_kept_for_the_next_update() -> None:
-    """What is taken again comes without a fresh page; glibc alone gives 100 MiB back."""
-    fresh = [
-        int(subprocess.check_output([sys.executable, "-c", FRESH_PAGES, *how], text=True))
-        for how in (["keep"], [])
-    ]
-    assert fresh[0] == 0 < fresh[1]

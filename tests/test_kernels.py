@@ -1,7 +1,7 @@
 """The GPU kernels by Triton's interpreter: the same values, gradients, steps and draws as torch's,
 and nothing read or written outside their tensors.
 
-On a GPU `benchmarks.gpu --check` holds them against the CPU and against updates without them.
+On a GPU `benchmarks.gpu` holds them against the CPU and against updates without them.
 """
 
 from __future__ import annotations

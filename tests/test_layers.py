@@ -30,7 +30,6 @@ LAYERS = {
     ),
     "equations": ("transforms", "returns", "losses", "exploration", "priorities"),
     "parts": (
-        "convolution",
         "networks",
         "envs",
         "actor",
@@ -74,7 +73,6 @@ RANK = {name: rank for rank, names in enumerate(LAYERS.values()) for name in nam
 
 # Parts are ignorant of one another, but for these.
 ALLOWED = {
-    ("networks", "convolution"),
     ("learner", "objective"),
     ("learner", "networks"),
     ("objective", "networks"),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,8 +11,6 @@ import torch
 from lookfurther.config import Config
 from lookfurther.cores import cores
 from lookfurther.errors import ConfigError
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def device(name: str) -> torch.device:
@@ -82,24 +78,11 @@ def arithmetic(config: Config) -> tuple[torch.device, torch.dtype, bool]:
     on = device(config.run.device)
     if on.type == "cuda":
         torch.cuda.set_device(on.index or 0)  # streams and kernels that name none are of this one
-    else:
-        keep_memory()
     used = precision(config.run.precision, on)
     torch.backends.cudnn.benchmark = True  # shapes never change: let it choose the fastest kernels
     # Beside bfloat16 layers, heads may round their factors to 10 bits; their sums stay float32.
     torch.set_float32_matmul_precision("highest" if used == torch.float32 else "high")
     return on, used, compiles(config)
-
-
-def keep_memory() -> None:
-    """Have the memory that an update frees kept for the next one, where glibc would give it back.
-
-    Taken anew from the system page by page, it cost a tenth of an update on two fast cores.
-    """
-    if platform.libc_ver()[0] == "glibc":
-        allocator = ctypes.CDLL(None)
-        allocator.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-        allocator.mallopt(M_MMAP_THRESHOLD, 2**28)  # replays are larger, and are given back
 
 
 def compiles(config: Config) -> bool:

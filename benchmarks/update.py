@@ -1,0 +1,147 @@
+"""The learner alone: updates a second, turn by turn, and where the time of one goes.
+
+    python -m benchmarks.update [--preset NAME] [--scale SCALE] [--turns N] [--updates N]
+                                [--profile] [--json FILE]
+
+Whole updates, with sampling from a full replay and new priorities, on the GPU where there is one.
+Some that do not count come first, a quarter as many as in a turn. `--profile` lists the kernels of
+an update, or on a processor its operations, beside the arithmetic and memory floor of an H200.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from typing import Any
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity
+from torch.profiler import profile as record
+
+from benchmarks.gpu import ATARI
+from benchmarks.measure import add_json, report, surroundings
+from lookfurther.bench import Bench
+from lookfurther.config import Config, replace
+from lookfurther.networks import builder
+from lookfurther.presets import preset
+from lookfurther.runtime.updates import Updates
+
+PEAK_FLOPS, PEAK_BYTES = 790e12, 4.2e12  # bf16 products and copies measured on an H200
+SHOWN = 45  # kernels
+
+
+class Alone:
+    """A learner with a full replay and nothing beside it."""
+
+    def __init__(self, config: Config) -> None:
+        bench = Bench(config, 0.0)
+        self.device, self.chunk = bench.device, bench.updates
+        self.work = Updates(bench.mixture, bench.new_learner())
+
+    def run(self, updates: int) -> float:
+        """Seconds that so many updates take, up to whole turns of the loop."""
+        start = time.perf_counter()
+        for _ in range(math.ceil(updates / self.chunk)):
+            self.work.run(self.chunk)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    def rates(self, turns: int, updates: int) -> list[float]:
+        """Updates a second in each turn."""
+        self.run(updates // 4)
+        made = math.ceil(updates / self.chunk) * self.chunk
+        found = [made / self.run(updates) for _ in range(turns)]
+        self.work.learner.check()
+        return found
+
+    def profile(self) -> list[tuple[float, int, str]]:
+        """(microseconds, calls, kernel) of an update, the longest first."""
+        on_gpu = self.device.type == "cuda"
+        self.run(self.chunk)
+        with record(
+            activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]
+        ) as trace:
+            self.run(self.chunk)
+        rows = (
+            (
+                (event.self_device_time_total if on_gpu else event.self_cpu_time_total)
+                / self.chunk,
+                event.count // self.chunk,
+                event.key,
+            )
+            for event in trace.key_averages()
+        )
+        return sorted((row for row in rows if row[0]), reverse=True)
+
+
+def flops(network: nn.Module) -> float:
+    """Multiplications and additions of one forward pass of one observation."""
+    total = 0.0
+
+    def count(module: nn.Module, _: Any, out: Any) -> None:
+        nonlocal total
+        if isinstance(module, nn.Conv2d):
+            kernel = math.prod(module.kernel_size) * module.in_channels
+            total += 2 * kernel * out[0].numel()
+        elif isinstance(module, nn.Linear):
+            total += 2 * module.in_features * module.out_features
+
+    hooks = [m.register_forward_hook(count) for m in network.modules()]
+    network(torch.zeros(1, *ATARI.observation, dtype=torch.uint8))
+    for hook in hooks:
+        hook.remove()
+    batched = sum(2 * p.numel() for n, p in network.named_parameters() if ".weights." in n)
+    return total + batched
+
+
+def floor(config: Config) -> dict[str, float]:
+    """Least microseconds of an update: 256 x and x' forward and back, x' of the target forward."""
+    network = builder(config.network)(ATARI)
+    passes = 2 * config.batch * 3 + config.batch
+    weights = sum(p.numel() for p in network.parameters())
+    adam = weights * (3 * 4 * 2 + 2 + 2)  # read and write p, m, v; write bf16, read the gradient
+    planes = 2 * config.batch * math.prod(ATARI.observation) * 2
+    return {
+        "arithmetic_us": flops(network) * passes / PEAK_FLOPS * 1e6,
+        "memory_us": (adam + planes) / PEAK_BYTES * 1e6,
+    }
+
+
+def arguments() -> argparse.Namespace:
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument("--preset", default="apex-dqfd-deeper")
+    options.add_argument("--scale", default="paper")
+    options.add_argument("--turns", type=int, default=3)
+    options.add_argument("--updates", type=int, default=3_200, help="updates of a turn")
+    options.add_argument("--profile", action="store_true")
+    add_json(options)
+    return options.parse_args()
+
+
+def main() -> None:
+    asked = arguments()
+    config = preset(asked.preset, asked.scale, env=ATARI.env)
+    config = replace(config, demos=("noise",) if config.learner.expert_items else ())
+    alone = Alone(config)
+    result: dict[str, Any] = {
+        "surroundings": surroundings(["torch", "triton"]),
+        "device": str(alone.device),
+        "updates_per_second": alone.rates(asked.turns, asked.updates),
+    }
+    lines = [", ".join(f"{rate:,.1f}" for rate in result["updates_per_second"]) + " updates/s"]
+    if asked.profile:
+        result |= {"floor": floor(config), "kernels": alone.profile()}
+        lines += [
+            f"{us:10.1f} us  {n:3d}  {name[:110]}" for us, n, name in result["kernels"][:SHOWN]
+        ]
+        lines += [
+            f"{sum(row[0] for row in result['kernels']):10.1f} us in all, floor {result['floor']}"
+        ]
+    report(f"Learner alone, {asked.preset}", result, "\n".join(lines), asked.json)
+
+
+if __name__ == "__main__":
+    main()
