@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -60,18 +61,12 @@ class Alone:
     def profile(self) -> list[tuple[float, int, str]]:
         """(microseconds, calls, kernel) of an update, the longest first."""
         on_gpu = self.device.type == "cuda"
+        spent = attrgetter("self_device_time_total" if on_gpu else "self_cpu_time_total")
         self.run(self.chunk)
-        with record(
-            activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]
-        ) as trace:
+        with record(activities=[getattr(ProfilerActivity, "CUDA" if on_gpu else "CPU")]) as trace:
             self.run(self.chunk)
         rows = (
-            (
-                (event.self_device_time_total if on_gpu else event.self_cpu_time_total)
-                / self.chunk,
-                event.count // self.chunk,
-                event.key,
-            )
+            (spent(event) / self.chunk, event.count // self.chunk, event.key)
             for event in trace.key_averages()
         )
         return sorted((row for row in rows if row[0]), reverse=True)
