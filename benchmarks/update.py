@@ -3,9 +3,10 @@
     python -m benchmarks.update [--preset NAME] [--scale SCALE] [--turns N] [--updates N]
                                 [--profile] [--json FILE]
 
-Whole updates, with sampling from a full replay and new priorities, on the GPU where there is one.
-Some that do not count come first, a quarter as many as in a turn. `--profile` lists the kernels of
-an update, or on a processor its operations, beside the arithmetic and memory floor of an H200.
+Whole updates, with sampling from a full replay and new priorities, of the preset that suits the
+machine. Some that do not count come first, a quarter as many as in a turn. `--profile` lists the
+kernels of an update, or on a processor its operations, beside the arithmetic and memory floor of
+an H200.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from torch.profiler import profile as record
 from benchmarks.gpu import ATARI
 from benchmarks.measure import add_json, report, surroundings
 from lookfurther.bench import Bench
-from lookfurther.config import Config, replace
+from lookfurther.commands.bench import fitting
+from lookfurther.commands.train import split
+from lookfurther.config import Config
 from lookfurther.networks import builder
 from lookfurther.presets import preset
 from lookfurther.runtime.updates import Updates
 
 PEAK_FLOPS, PEAK_BYTES = 790e12, 4.2e12  # bf16 products and copies measured on an H200
+UPDATES = {"cuda": 3_200, "cpu": 8}  # of a turn
 SHOWN = 45  # kernels
 
 
@@ -107,10 +111,11 @@ def floor(config: Config) -> dict[str, float]:
 
 def arguments() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    options.add_argument("--preset", default="apex-dqfd-deeper")
-    options.add_argument("--scale", default="paper")
+    name, scale, _ = split(fitting([]))
+    options.add_argument("--preset", default=name)
+    options.add_argument("--scale", default=scale)
     options.add_argument("--turns", type=int, default=3)
-    options.add_argument("--updates", type=int, default=3_200, help="updates of a turn")
+    options.add_argument("--updates", type=int, help="updates of a turn")
     options.add_argument("--profile", action="store_true")
     add_json(options)
     return options.parse_args()
@@ -119,14 +124,14 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     asked = arguments()
     config = preset(asked.preset, asked.scale, env=ATARI.env)
-    config = replace(config, demos=("noise",) if config.learner.expert_items else ())
     alone = Alone(config)
+    updates = asked.updates or UPDATES[alone.device.type]
     result: dict[str, Any] = {
         "surroundings": surroundings(["torch", "triton"]),
         "device": str(alone.device),
-        "updates_per_second": alone.rates(asked.turns, asked.updates),
+        "updates_per_second": alone.rates(asked.turns, updates),
     }
-    lines = [", ".join(f"{rate:,.1f}" for rate in result["updates_per_second"]) + " updates/s"]
+    lines = [", ".join(f"{rate:,.2f}" for rate in result["updates_per_second"]) + " updates/s"]
     if asked.profile:
         result |= {"floor": floor(config), "kernels": alone.profile()}
         lines += [

@@ -33,7 +33,7 @@ class BenchOptions:
 def asked(words: list[str]) -> BenchOptions:
     """What the words of a command line ask for."""
     named = words and not words[0].startswith("-")
-    name, scale, rest = split(words if named else _fitting(words))
+    name, scale, rest = split(words if named else fitting(words))
     base = replace(preset(name, scale), env=GAME)
     return parse(BenchOptions, BenchOptions(base), rest, f"lookfurther bench {name}")
 
@@ -52,7 +52,7 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def _fitting(words: list[str]) -> list[str]:
+def fitting(words: list[str]) -> list[str]:
     """These words with a preset for this machine, and its scale if they have none."""
     import torch
 
