@@ -24,7 +24,8 @@ from benchmarks.measure import add_json
 from lookfurther.bench import Bench
 from lookfurther.config import Config, replace
 from lookfurther.envs import Envs
-from lookfurther.networks import builder
+from lookfurther.networks import Dueling, builder
+from lookfurther.passes import Passes
 from lookfurther.presets import preset
 from lookfurther.replay import Replay
 from lookfurther.runtime.assembly import build_envs, training_envs
@@ -87,24 +88,26 @@ def check_networks() -> dict[str, float]:
 
     By the learner's own kernels, in float32, that of gradients too, over the largest of each.
     """
-    from lookfurther import torso
+    from lookfurther.dueling import DuelingPasses
 
     found, x = {}, torch.randint(0, 256, (8, *ATARI.observation), dtype=torch.uint8)
     for name in ("apex-dqfd", "apex-dqfd-deeper"):
         network = builder(preset(name).network)(ATARI)
-        twin: Any = copy.deepcopy(network).to(CUDA)
+        assert isinstance(network, Dueling)
+        twin = copy.deepcopy(network).to(CUDA)
         near, far = network(x), twin(x.to(CUDA)).cpu()
         found[f"values, {name}"] = float(((near - far) / near.std()).detach().abs().max())
-        true = with_gradients(network, near)
-        own = with_gradients(twin, torso.values(twin, x.to(CUDA)))
+        true = with_gradients(Passes(), network, network.prepare(x))
+        own = with_gradients(DuelingPasses(CUDA), twin, x.to(CUDA))
         found[f"values and gradients by kernels, {name}"] = apart(own, true)
     return found
 
 
-def with_gradients(network: nn.Module, q: torch.Tensor) -> list[torch.Tensor]:
+def with_gradients(passes: Passes, network: nn.Module, inputs: torch.Tensor) -> list[torch.Tensor]:
     """Values, and the gradients of all that is learned for slopes that differ everywhere."""
+    q, seen = passes.forward(network, inputs)
     slope = torch.linspace(-1, 2, q.numel(), device=q.device).view(q.shape)
-    return [q.detach(), *torch.autograd.grad(q, list(network.parameters()), slope)]
+    return [q, *passes.backward(network, seen, slope)]
 
 
 def apart(found: list[torch.Tensor], true: list[torch.Tensor]) -> float:

@@ -11,11 +11,14 @@ import torch
 class Aside:
     """A stream for work that what follows does not need at once; a CPU does it on the spot.
 
-    Tensors that the branch reads must stay referenced until it has joined.
+    Where both have work ready, a GPU begins that of an `urgent` one first. Tensors that the branch
+    reads must stay referenced until it has joined.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+    def __init__(self, device: torch.device, urgent: bool = False) -> None:
+        self.stream = None
+        if device.type == "cuda":
+            self.stream = torch.cuda.Stream(device, priority=-1 if urgent else 0)
 
     @contextmanager
     def branch(self) -> Iterator[None]:

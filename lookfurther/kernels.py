@@ -256,17 +256,14 @@ def total(
     bm: tl.constexpr,
     bs: tl.constexpr,
 ):
-    """The sum of parts [splits, size], `bs` at a time.
+    """The sum of parts [splits, size], all of a column at once; `bs` is no less than `splits`.
 
     It begins with weights [places, words, o]: they come out scaled, as [o, words, places].
     """
-    at = tl.program_id(0) * bm + tl.arange(0, bm)
+    at, s = tl.program_id(0) * bm + tl.arange(0, bm), tl.arange(0, bs)
     inside, weight = at < size, at < places * words * o
-    acc = tl.zeros((bm,), tl.float32)
-    for block in range(tl.cdiv(splits, bs)):
-        s = block * bs + tl.arange(0, bs)
-        mask = (s < splits)[:, None] & inside[None, :]
-        acc += tl.sum(tl.load(parts + s[:, None] * size + at[None, :], mask=mask, other=0.0), 0)
+    mask = (s < splits)[:, None] & inside[None, :]
+    acc = tl.sum(tl.load(parts + s[:, None] * size + at[None, :], mask=mask, other=0.0), 0)
     turned = (at % o * words + at // o % words) * places + at // (o * words)
     acc = tl.where(weight, acc * scale, acc)
     to = out + tl.where(weight, turned, at)

@@ -51,7 +51,7 @@ class Learner:
         self.weights = Weights(self.online, precision)
         self.target_weights = Weights(self.target, precision)
         self.objective = Objective(settings)
-        self.aside, self.reporting = Aside(device), Aside(device)
+        self.aside, self.reporting = Aside(device, urgent=True), Aside(device)
         self.parameters = list(self.online.parameters())
         self.adam = Adam(self.parameters, settings.learning_rate, settings.adam_eps)
         self.descent: Callable[..., Tensor] | None = None  # for GPUs
@@ -76,9 +76,9 @@ class Learner:
     def fetched(self, batch: Batch) -> Fetched:
         """The batch and what goes with it."""
         fetched = self._prepared(batch)
-        return (
-            fetched._replace(inputs=batch.both.flatten(0, 1)) if self.objective.whole else fetched
-        )
+        if self.objective.passes.whole:
+            return fetched._replace(inputs=batch.both.flatten(0, 1))
+        return fetched
 
     @torch.no_grad()
     def _prepared(self, batch: Batch) -> Fetched:
@@ -105,20 +105,20 @@ class Learner:
         beside the rest.
         """
         with self.weights.autocast():
-            q_both, judged = self.objective.forward(self.weights.computing, fetched)
+            q_both, seen, judged = self.objective.forward(self.weights.computing, fetched)
             priority = judged.priority
             with self.aside.branch():
                 if not self.settings.priority_after_step:
                     tell(priority)
             with self.reporting.branch():
-                terms = self.objective.report(q_both.detach(), judged, fetched.batch.w)
+                terms = self.objective.report(q_both, judged, fetched.batch.w)
                 note(terms)
-            gradients = torch.autograd.grad(q_both, self.weights.parameters, judged.slope)
+            gradients = self.objective.passes.backward(self.weights.computing, seen, judged.slope)
         norm = self._descend(gradients, judged.loss)
         self.aside.join()
         self.reporting.join()
         if self.settings.priority_after_step:
-            priority = self._priority(fetched, self.objective.online_values)
+            priority = self._priority(fetched, self.objective.passes.values)
             tell(priority)
         return Update(priority, terms | {"gradient_norm": norm})
 

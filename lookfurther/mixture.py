@@ -20,7 +20,7 @@ class Mixture:
     ) -> None:
         self.agent, self.expert = agent, expert
         self.agent_items, self.expert_items = agent_items, expert_items
-        self.aside = Aside(agent.device)
+        self.aside = Aside(agent.device, urgent=True)
 
     def blank(self) -> Batch:
         """A batch to be filled."""

@@ -92,10 +92,20 @@ class Streams(nn.Module):
         """[B, features] to the last hidden layers of the value, then the advantage stream."""
         if self.first is None:
             return torch.cat([x, x], -1)
-        y = self.first(x).relu().unflatten(-1, (2, -1)).transpose(0, 1)
+        return beside(self.layers(x)[-1])
+
+    def layers(self, x: Tensor) -> list[Tensor]:
+        """All hidden layers [2, B, width], rectified: of the value, then the advantage stream."""
+        assert self.first is not None
+        found = [self.first(x).relu().unflatten(-1, (2, -1)).transpose(0, 1)]
         for weight, bias in zip(self.weights, self.biases, strict=True):
-            y = (torch.bmm(y, weight) + bias).relu()
-        return y.transpose(0, 1).flatten(1)
+            found.append((torch.bmm(found[-1], weight) + bias).relu())
+        return found
+
+
+def beside(streams: Tensor) -> Tensor:
+    """[2, B, width] of two streams as rows [B, 2 width]."""
+    return streams.transpose(0, 1).flatten(1)
 
 
 class Head(nn.Module):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,8 @@ from lookfurther.losses import (
     td_loss,
     td_target,
 )
-from lookfurther.networks import Ask, ask, prepare, values
+from lookfurther.networks import prepare
+from lookfurther.passes import Passes
 from lookfurther.priorities import PRIORITIES
 from lookfurther.transforms import transform
 from lookfurther.types import Batch
@@ -28,7 +28,7 @@ class Fetched(NamedTuple):
     """A batch and what an update needs of it besides, none of which depends on theta."""
 
     batch: Batch
-    inputs: Tensor  # [2B, ...]: x, then x', as `online_values` takes them
+    inputs: Tensor  # [2B, ...]: x, then x', as `passes` takes them
     q_target: Tensor  # [B, A]: f_theta^(k-1) of x'
 
     @property
@@ -47,6 +47,17 @@ class Judged(NamedTuple):
     priority: Tensor  # [B], before the step
 
 
+def _passes(network: nn.Module, precision: torch.dtype) -> Passes:
+    """Compiled ones, for the paper's own networks on a GPU those that are written out."""
+    device = next(network.parameters()).device
+    if arrays.runs_kernels(device):
+        from lookfurther import dueling, torso  # need Triton
+
+        if torso.fit(network, precision):
+            return dueling.DuelingPasses(device)
+    return Passes(compiled=True)
+
+
 class Objective:
     """L(theta; batch, theta^(k-1)) of Sec. 3.4, or a variant a configuration names."""
 
@@ -54,40 +65,28 @@ class Objective:
         self.settings = settings
         self.transform = transform(settings.transform, settings.transform_eps)
         self.priority_of = PRIORITIES[settings.priority]
-        self.take, self.online_values, self.target_values = prepare, values, values
-        self.whole = False  # whether those two take observations as they are
-        self.ask: Ask = ask  # for actors
+        self.take, self.passes = prepare, Passes()
 
     def compile(self, network: nn.Module, precision: torch.dtype) -> None:
         """Let the parts of a pass run as compiled kernels."""
         # Without gaps between rows: words and bytes are two views of one memory.
         dense: dict[str, Any] = {"comprehensive_padding": False}
         self.take = torch.compile(prepare, dynamic=False, options=dense)
-        of_inputs: Callable[..., Tensor] = values
-        if arrays.runs_kernels(next(network.parameters()).device):
-            from lookfurther import torso  # needs Triton
-
-            self.whole = torso.fit(network, precision)
-            if self.whole:
-                self.ask = of_inputs = cast(Any, torso.values)
-        self.online_values = torch.compile(
-            of_inputs, dynamic=False, options={"combo_kernels": True}
-        )
-        self.target_values = torch.compile(of_inputs, dynamic=False)
+        self.passes = _passes(network, precision)
         self.judge = torch.compile(self.judge_in_one, dynamic=False)
         self.report = torch.compile(self.report, dynamic=False)
 
     @torch.no_grad()
     def prepare(self, online: nn.Module, target: nn.Module, fetched: Fetched) -> None:
         """Fill in what a batch needs besides its transitions."""
-        if not self.whole:
+        if not self.passes.whole:
             self.take(online, fetched.batch.both.flatten(0, 1), fetched.inputs)
-        fetched.q_target.copy_(self.target_values(target, fetched.inputs_next))
+        fetched.q_target.copy_(self.passes.target(target, fetched.inputs_next))
 
-    def forward(self, online: nn.Module, fetched: Fetched) -> tuple[Tensor, Judged]:
-        """f_theta of x and x' [2B, A], and what the loss says of it."""
-        q_both = self.online_values(online, fetched.inputs)
-        return q_both, self.judge(q_both.detach(), fetched.q_target, fetched.batch)
+    def forward(self, online: nn.Module, fetched: Fetched) -> tuple[Tensor, Any, Judged]:
+        """f_theta of x and x' [2B, A], what its gradients need, and what the loss says of it."""
+        q_both, seen = self.passes.forward(online, fetched.inputs)
+        return q_both, seen, self.judge(q_both, fetched.q_target, fetched.batch)
 
     def judge(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> Judged:
         """What the loss says of values f_theta [2B, A] of x, then x'."""

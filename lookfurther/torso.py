@@ -20,7 +20,7 @@ from lookfurther import kernels
 from lookfurther.networks import Dueling, Fold
 
 SHARED = 200 << 10  # bytes of shared memory that the blocks below are made for: Hopper's 227 KiB
-TILE = 2048  # numbers that one program of a sum has at a time
+COLUMNS, LOADS = 32, 32  # of a sum: columns of one program, and numbers that a thread loads at once
 FOLD, CELL = 2, 4  # the folds of `networks.atari_torso`: before its second and its first layer
 
 
@@ -72,45 +72,12 @@ def fit(network: nn.Module, precision: torch.dtype) -> bool:
     return powers and widths(network) in BLOCKS and room >= SHARED
 
 
-def values(network: Dueling, images: Tensor) -> Tensor:
-    """f(x, a) [B, A] in float32 of images as they are: `networks.values` of `networks.prepare`."""
-    learned = [p for layer in _layers(network) for p in (layer.weight, layer.bias)]
-    rows = Torso.apply(images, network.scale, *learned)
-    return network.head(network.streams(rows)).float()
-
-
-def _layers(network: Dueling) -> list[nn.Conv2d]:
+def convolutions(network: Dueling) -> list[nn.Conv2d]:
     return [layer for layer in network.torso.children() if isinstance(layer, nn.Conv2d)]
 
 
 def widths(network: Dueling) -> tuple[int, ...]:
-    return tuple(layer.out_channels for layer in _layers(network))
-
-
-class Torso(torch.autograd.Function):
-    """uint8 images [B, planes, H, W] to rows of features, as `networks.atari_torso` has them."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: float, *learned: Tensor) -> Tensor:
-        y1, y2, y3 = layers(x, scale, list(learned))
-        ctx.scale = scale
-        ctx.save_for_backward(x, y1, y2, y3, *learned[::2])
-        return y3.flatten(1)
-
-    @staticmethod
-    def backward(ctx: Any, *slope: Tensor) -> tuple[Tensor | None, ...]:
-        x, y1, y2, y3, *weights = ctx.saved_tensors
-        rows = slopes(x, ctx.scale, [y1, y2, y3], slope[0].view(y3.shape), weights)
-        found: list[Tensor] = []
-        for row, w in zip(rows, weights, strict=True):
-            found += [_shaped(row[: w.numel()], w), row[w.numel() :]]
-        return None, None, *found
-
-
-def _shaped(slope: Tensor, w: Tensor) -> Tensor:
-    """A gradient [o k k c] in the shape of w, whose order in memory it has."""
-    o, c, k, _ = w.shape
-    return slope.view(o, k, k, c).permute(0, 3, 1, 2)
+    return tuple(layer.out_channels for layer in convolutions(network))
 
 
 def features(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
@@ -141,33 +108,30 @@ def _(x: Tensor, scale: float, learned: list[Tensor]) -> list[Tensor]:
     return features(x, learned[::2])
 
 
-@torch.library.custom_op("lookfurther::slopes", mutates_args=())
 def slopes(
-    x: Tensor, scale: float, seen: list[Tensor], slope: Tensor, weights: list[Tensor]
+    x: Tensor, scale: float, seen: list[Tensor], g3: Tensor, weights: list[Tensor]
 ) -> list[Tensor]:
-    """`gradients` filled in, of the slope of the rectified third layer."""
-    (y1, y2, y3), (w1, w2, w3) = seen, weights
+    """The gradients of weights and biases by turns, of the third layer's slope."""
+    (y1, y2, _), (w1, w2, w3) = seen, weights
     blocks = BLOCKS[len(w1), len(w2), len(w3)]
-    g3 = torch.ops.aten.threshold_backward(slope, y3, 0)
     row1, row2, row3 = rows = gradients(weights)
     image_slope(g3, w3, y2, g2 := torch.empty_like(y2), blocks["image_3"])
     image_slope(g2, w2, y1, g1 := torch.empty_like(y1), blocks["image_2"])
     first_slope(x, scale, g1, w1, row1, blocks["slope_1"])
     layer_slope(y1, g2, w2, row2, blocks["slope_2"])
     layer_slope(y2, g3, w3, row3, blocks["slope_3"])
-    return rows
-
-
-@slopes.register_fake
-def _(
-    x: Tensor, scale: float, seen: list[Tensor], slope: Tensor, weights: list[Tensor]
-) -> list[Tensor]:
-    return gradients(weights)
+    return [part for row, w in zip(rows, weights, strict=True) for part in _parted(row, w)]
 
 
 def gradients(weights: Sequence[Tensor]) -> list[Tensor]:
     """Room for the gradients of each layer's weights [o, k, k, c], then its biases [o]."""
     return [w.new_empty(w.numel() + len(w)) for w in weights]
+
+
+def _parted(row: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Both, the first in the shape of w, whose order in memory it has."""
+    o, c, k, _ = w.shape
+    return row[: w.numel()].view(o, k, k, c).permute(0, 3, 1, 2), row[w.numel() :]
 
 
 def first(x: Tensor, scale: float, w: Tensor, bias: Tensor, out: Tensor, blocks: Blocks) -> None:
@@ -252,14 +216,15 @@ def _parts(row: Tensor, blocks: Blocks) -> Tensor:
 
 
 def total(parts: Tensor, row: Tensor, scale: float = 1.0, places: int = 1, o: int = 1) -> None:
-    """The sum of all shares: of many shares many at a time, of few a long stretch of each.
+    """The sum of all shares.
 
     Weights [places, words, o] come out as [o, words, places], `scale` times what they are.
     """
-    shares = 32 if len(parts) > 100 else 8
-    columns, words = TILE // shares, (len(row) - o) // (places * o)
-    cast(Any, kernels.total)[(ceil(len(row) / columns),)](
-        *(parts, row, len(row), scale, len(parts), places, words, o, columns, shares)
+    shares = 1 << (len(parts) - 1).bit_length()
+    words = (len(row) - o) // (places * o)
+    cast(Any, kernels.total)[(ceil(len(row) / COLUMNS),)](
+        *(parts, row, len(row), scale, len(parts), places, words, o, COLUMNS, shares),
+        num_warps=max(1, shares * COLUMNS // (32 * LOADS)),
     )
 
 

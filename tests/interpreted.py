@@ -6,6 +6,8 @@ import copy
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -17,16 +19,18 @@ from torch import Tensor, nn
 from triton.runtime.errors import InterpreterError
 
 from benchmarks.gpu import apart, with_gradients
-from lookfurther import arrays, draws, replay, sumtree, torso
+from lookfurther import arrays, draws, dueling, replay, sumtree, torso
 from lookfurther.adam import Adam
 from lookfurther.config import Network
 from lookfurther.config import Replay as Settings
 from lookfurther.config import replace as change
 from lookfurther.demos.episodes import Episode
 from lookfurther.descent import Descent
+from lookfurther.dueling import DuelingPasses
 from lookfurther.learner import Learner
 from lookfurther.losses import clip_by_global_norm
-from lookfurther.networks import Dueling, builder, prepare, values
+from lookfurther.networks import Dueling, builder
+from lookfurther.passes import Passes
 from lookfurther.presets import preset
 from lookfurther.runtime.assembly import build_mixture
 from lookfurther.runtime.updates import Updates
@@ -44,19 +48,31 @@ def made(name: str, sides: tuple[int, int], count: int) -> tuple[Dueling, Tensor
     return network, torch.randint(0, 256, (count, 4, *sides), dtype=torch.uint8)
 
 
+def eager() -> DuelingPasses:
+    """Nothing is compiled."""
+    with patch.object(torch, "compile", lambda function, **options: function):
+        return DuelingPasses(torch.device("cpu"))
+
+
 def same(name: str, sides: tuple[int, int]) -> None:
     network, x = made(name, sides, 2)
-    true = with_gradients(network, values(network, prepare(network, x)))
-    found = with_gradients(network, torso.values(network, x))
+    true = with_gradients(Passes(), network, network.prepare(x))
+    found = with_gradients(eager(), network, x)
     assert apart(found, true) < 1e-5
     assert all(a.stride() == b.stride() for a, b in zip(found, true, strict=True))
 
 
 def compiled() -> None:
     network, x = made("dueling", (36, 40), 1)
-    true = with_gradients(network, torso.values(network, x))
-    whole = torch.compile(torso.values, dynamic=False, fullgraph=True, backend="aot_eager")
-    assert apart(with_gradients(network, whole(network, x)), true) < 1e-6
+    true = with_gradients(eager(), network, x)
+    compiler = partial(torch.compile, backend="aot_eager", fullgraph=True)
+
+    def checked(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        return compiler(function, dynamic=options["dynamic"])
+
+    with patch.object(torch, "compile", checked):
+        found = with_gradients(DuelingPasses(torch.device("cpu")), network, x)
+    assert apart(found, true) < 1e-6
 
 
 def sums() -> None:
@@ -171,8 +187,8 @@ def updates() -> None:
                 mixture.compile()
             work = Updates(mixture, learner)
             work.run(2)
-        assert kernels == learner.objective.whole == (learner.descent is not None)
-        assert kernels == (learner.objective.ask is torso.values)
+        assert kernels == learner.objective.passes.whole == (learner.descent is not None)
+        assert kernels == (learner.objective.passes.ask is dueling.values)
         weights = torch.cat([p.detach().flatten() for p in learner.parameters])
         found.append((weights, work.means(), mixture.expert.tree.mass))
     (true, true_means, true_mass), (ours, means, mass) = found
@@ -211,6 +227,5 @@ CHECKS: dict[str, Callable[[], None]] = {
 if __name__ == "__main__":
     for blocks in torso.BLOCKS.values():  # a few programs, of which the last has too little to do
         blocks.update({name: b._replace(splits=3) for name, b in blocks.items() if b.splits})
-    torso.TILE = 1 << 15
     with watched():
         CHECKS[sys.argv[1]]()

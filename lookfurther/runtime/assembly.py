@@ -50,7 +50,7 @@ def training_envs(make: Callable[[int, int], Envs], config: Config) -> list[Envs
 def build_source(config: Config, envs: Sequence[Envs], learner: Learner) -> LocalSource:
     """The actors, in groups of lanes, with one copy of the weights among them."""
     online, precision = copy.deepcopy(learner.online), learner.weights.precision
-    copied = Weights(online, precision, learner.objective.ask)
+    copied = Weights(online, precision, learner.objective.passes.ask)
     groups, first = [], 0
     for part in envs:
         lanes = range(first, first + part.lanes)
