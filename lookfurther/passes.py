@@ -17,7 +17,7 @@ class Passes:
 
     def __init__(self, compiled: bool = False) -> None:
         self.ask: Ask = ask  # for actors
-        self.online, self.target = values, values
+        self.online, self.target = values, values  # f of the one that is learned, and of the other
         if compiled:
             self.online = torch.compile(values, dynamic=False, options={"combo_kernels": True})
             self.target = torch.compile(values, dynamic=False)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from triton.runtime.errors import InterpreterError
 
 from benchmarks.gpu import apart, with_gradients
-from lookfurther import arrays, draws, dueling, replay, sumtree, torso
+from lookfurther import arrays, draws, dueling, heads, replay, sumtree, torso
 from lookfurther.adam import Adam
 from lookfurther.config import Network
 from lookfurther.config import Replay as Settings
@@ -29,7 +29,7 @@ from lookfurther.descent import Descent
 from lookfurther.dueling import DuelingPasses
 from lookfurther.learner import Learner
 from lookfurther.losses import clip_by_global_norm
-from lookfurther.networks import Dueling, builder
+from lookfurther.networks import Dueling, Head, beside, builder
 from lookfurther.passes import Passes
 from lookfurther.presets import preset
 from lookfurther.runtime.assembly import build_mixture
@@ -60,6 +60,24 @@ def same(name: str, sides: tuple[int, int]) -> None:
     found = with_gradients(eager(), network, x)
     assert apart(found, true) < 1e-5
     assert all(a.stride() == b.stride() for a, b in zip(found, true, strict=True))
+
+
+def both_heads() -> None:
+    """Of any width, for few and many actions, in both orders of memory."""
+    for width, actions, rows in ((100, 3, 5), (64, 18, 16), (70, 40, 33)):
+        torch.manual_seed(actions)
+        head = Head(width, actions)
+        learned = list(head.parameters())
+        for h in (torch.randn(2, rows, width), torch.randn(rows, 2, width).transpose(0, 1)):
+            h.relu_()
+            x = beside(h).requires_grad_()
+            slope = torch.randn(rows, actions)
+            true = [head(x).detach(), *torch.autograd.grad(head(x), [x, *learned], slope)]
+            true[1] = torch.where(x > 0, true[1], 0.0)
+            with torch.no_grad():
+                found = [heads.head(h, learned).sum(0), heads.head_slope(slope, h, learned)]
+                found += dueling.head_gradients(h, slope)
+            assert apart(found, true) < 1e-5
 
 
 def compiled() -> None:
@@ -215,6 +233,7 @@ def outside() -> None:
 CHECKS: dict[str, Callable[[], None]] = {
     "standard": lambda: same("dueling", (40, 48)),  # with cells that the second layer never sees
     "deeper": lambda: same("dueling-deeper", (44, 36)),
+    "heads": both_heads,
     "compiled": compiled,
     "sums": sums,
     "steps": steps,

@@ -23,7 +23,18 @@ pytest.importorskip("triton", reason="triton is not installed: its interpreter c
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["standard", "deeper", "compiled", "sums", "steps", "draws", "batches", "updates", "outside"],
+    [
+        "standard",
+        "deeper",
+        "heads",
+        "compiled",
+        "sums",
+        "steps",
+        "draws",
+        "batches",
+        "updates",
+        "outside",
+    ],
 )
 def test_kernels_give_what_torch_gives(name: str) -> None:
     """In a process of its own: Triton decides at import whether it interprets."""
