@@ -39,6 +39,7 @@ from benchmarks.measure import (
 GAME = "ALE/Breakout-v5"
 SAMPLES_PER_STEP = 8.0
 FILL = 10.0  # seconds our replay may take to fill before learning begins
+LONGER = (1, 2, 4)  # times the seconds asked for, until enough is learned to measure
 
 
 class Ours:
@@ -51,7 +52,16 @@ class Ours:
         self.config = preset(name, run__checkpoint_period=0, **settings)
 
     def round(self, warm: float, seconds: float) -> dict[str, float]:
-        """Rates over so many seconds of learning, or over more where a machine is too slow."""
+        """Rates over so many seconds of learning; where a machine is too slow, over more."""
+        for longer in LONGER:
+            rows = self.rows(warm, longer * seconds)
+            if len(rows) > 1:
+                return self.rates(rows[0], rows[-1])
+            print(f"too little was learned in {longer * seconds:.0f} s", flush=True)
+        raise RuntimeError("too little was learned: raise --seconds")
+
+    def rows(self, warm: float, seconds: float) -> list[dict[str, float]]:
+        """What a training run tells of so many seconds of learning, without the first `warm`."""
         from lookfurther import replace, train
         from lookfurther.runtime.metrics import read
 
@@ -67,11 +77,10 @@ class Ours:
             train(replace(self.config, run__folder=f"{folder}/run", run__minutes=minutes))
             rows = [row for row in read(Path(folder, "run", "metrics.jsonl")) if row["updates"]]
         begun = rows[0]["minutes"] + warm / 60 if rows else 0
-        rows = [row for row in rows if begun <= row["minutes"] <= begun + seconds / 60]
-        if len(rows) < 2:
-            print(f"too little was learned in {60 * minutes:.0f} s: again with more", flush=True)
-            return self.round(warm, 2 * seconds)
-        first, last = rows[0], rows[-1]
+        return [row for row in rows if begun <= row["minutes"] <= begun + seconds / 60]
+
+    def rates(self, first: dict[str, float], last: dict[str, float]) -> dict[str, float]:
+        """From one row to another."""
         spent = 60 * (last["minutes"] - first["minutes"])
         steps, updates = last["step"] - first["step"], last["updates"] - first["updates"]
         return {

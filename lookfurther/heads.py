@@ -1,8 +1,8 @@
 """Dueling heads as GPU kernels, in Triton: from both streams' last layers to values, and back.
 
-All else waits for these, and a product of 18 columns leaves a GPU idle: of torch there are six
-kernels forward, one after the other. Names: c the width of a stream; `bm` and `bk` rows and columns
-of one program.
+All else waits for these, and a product of 18 columns leaves a GPU idle: by torch's compiler the way
+forward is four kernels, one after the other. Names: c the width of a stream; `bm` and `bk` rows and
+columns of one program.
 """
 
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false

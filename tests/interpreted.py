@@ -48,16 +48,21 @@ def made(name: str, sides: tuple[int, int], count: int) -> tuple[Dueling, Tensor
     return network, torch.randint(0, 256, (count, 4, *sides), dtype=torch.uint8)
 
 
-def eager() -> DuelingPasses:
-    """Nothing is compiled."""
-    with patch.object(torch, "compile", lambda function, **options: function):
+def made_by(compiler: Callable[..., Any]) -> DuelingPasses:
+    """Passes whose functions `compiler` compiles, with its own options."""
+    with patch.object(torch, "compile", lambda function, **options: compiler(function)):
         return DuelingPasses(torch.device("cpu"))
+
+
+def eager(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Nothing is compiled."""
+    return function
 
 
 def same(name: str, sides: tuple[int, int]) -> None:
     network, x = made(name, sides, 2)
     true = with_gradients(Passes(), network, network.prepare(x))
-    found = with_gradients(eager(), network, x)
+    found = with_gradients(made_by(eager), network, x)
     assert apart(found, true) < 1e-5
     assert all(a.stride() == b.stride() for a, b in zip(found, true, strict=True))
 
@@ -82,15 +87,9 @@ def both_heads() -> None:
 
 def compiled() -> None:
     network, x = made("dueling", (36, 40), 1)
-    true = with_gradients(eager(), network, x)
-    compiler = partial(torch.compile, backend="aot_eager", fullgraph=True)
-
-    def checked(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-        return compiler(function, dynamic=options["dynamic"])
-
-    with patch.object(torch, "compile", checked):
-        found = with_gradients(DuelingPasses(torch.device("cpu")), network, x)
-    assert apart(found, true) < 1e-6
+    true = with_gradients(made_by(eager), network, x)
+    whole = partial(torch.compile, dynamic=False, fullgraph=True, backend="aot_eager")
+    assert apart(with_gradients(made_by(whole), network, x), true) < 1e-6
 
 
 def sums() -> None:
