@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lookfurther.config import Config
-from lookfurther.exploration import LADDERS, epsilon_greedy
+from lookfurther.exploration import EXPLORATIONS, LADDERS, Exploration
 from lookfurther.losses import chosen
 from lookfurther.priorities import PRIORITIES, initial_td_error
 from lookfurther.transforms import REWARDS, transform
@@ -44,6 +44,7 @@ class Actor:
         self.epsilon = ladder[lanes.start : lanes.stop].float().to(device)
         self.generator = torch.Generator(device).manual_seed(config.run.seed + lanes.start)
         m, window = len(lanes), max(self.horizons) + 1
+        self.exploration: Exploration = EXPLORATIONS[config.actor.exploration](m, device)
         dtype = getattr(torch, spec.dtype)
         # What came in last.
         self.x = torch.zeros(m, *spec.observation, dtype=dtype, device=device)
@@ -107,7 +108,8 @@ class Actor:
     def choose(self) -> None:
         """Evaluate the network on x_t and choose a_t."""
         q = self.weights.values(self.x)
-        a = epsilon_greedy(q, self.epsilon, self.generator)
+        first = (self.mark & FIRST) != 0
+        a = self.exploration.choose(q, self.epsilon, first, self.generator)
         self.slot["plane"].copy_(self.x[:, -self.spec.plane[0] :])
         self.slot["action"].copy_(a)
         self.slot["mark"].copy_(self.mark & ~DROPPED)
@@ -160,12 +162,14 @@ class Actor:
         """Everything, for a checkpoint, taken between `observe` and `act`."""
         window = {name: getattr(self, name) for name in WINDOW}
         random = {"generator": self.generator.get_state(), "length": torch.from_numpy(self.length)}
-        return window | random
+        return window | random | self.exploration.state()
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """The inverse of `state`."""
         for name in WINDOW:
             getattr(self, name).copy_(state[name])
+        for name, own in self.exploration.state().items():
+            own.copy_(state[name])
         self.length = state["length"].numpy().copy()
         self.generator.set_state(state["generator"].cpu())
 

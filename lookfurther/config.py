@@ -55,6 +55,8 @@ class Actor:
     """parallel environments, m in the paper"""
     ladder: Literal["paper", "apex"] = "paper"
     """each lane's epsilon: this paper's 0.001 ... 0.1, or Ape-X's 0.4 ... 0.0007"""
+    exploration: Literal["uniform", "persistent"] = "uniform"
+    """a random action lasts one step, or n steps with probability proportional to n^-2"""
     weights_period: int = 10
     """steps of a lane between copies of the learner's weights"""
 
@@ -117,6 +119,10 @@ class Learner:
     """weight of the temporal consistency loss"""
     imitation: float = 1.0
     """weight of the imitation loss"""
+    value_floor: Literal["none", "return"] = "none"
+    """lower bound of expert values: none, or the return that the demonstration obtained"""
+    advantage_learning: float = 0.0
+    """alpha of advantage learning: action gaps grow by 1 / (1 - alpha); 0: off"""
     imitated: Literal["best", "all"] = "best"
     """expert episodes the imitation loss sees: the best one, or all as in DQfD"""
     priority: Literal["huber", "abs"] = "huber"

@@ -1,9 +1,13 @@
-"""Which lane explores how much, and epsilon-greedy action choice."""
+"""Which lane explores how much, and how long a random action lasts."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Generator, Tensor
+
+MAX_DURATION = 10_000  # steps that a random action lasts at most
 
 
 def paper_ladder(m: int) -> Tensor:
@@ -27,3 +31,67 @@ def epsilon_greedy(q: Tensor, epsilon: Tensor, generator: Generator) -> Tensor:
     uniform = torch.rand(m, generator=generator, device=q.device)
     random = torch.randint(actions, (m,), generator=generator, device=q.device)
     return torch.where(uniform < epsilon, random, q.argmax(-1))
+
+
+def duration_distribution(longest: int) -> Tensor:
+    """P(duration <= n) for n = 1 ... longest, where P(duration = n) is proportional to n^-2."""
+    cumulative = torch.arange(1, longest + 1, dtype=torch.float64).pow(-2).cumsum(0)
+    return cumulative / cumulative[-1]
+
+
+class Exploration(Protocol):
+    """Chooses actions a_t [m] of values q [m, A], and keeps what lasts longer than a step."""
+
+    def choose(self, q: Tensor, epsilon: Tensor, first: Tensor, generator: Generator) -> Tensor:
+        """a_t [m]; first [m] bool: the observation opens an episode."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything, for a checkpoint, as tensors that `choose` writes in place."""
+        ...
+
+
+class UniformExploration:
+    """Epsilon-greedy: a random action lasts one step."""
+
+    def __init__(self, lanes: int, device: torch.device) -> None:
+        pass
+
+    def choose(self, q: Tensor, epsilon: Tensor, first: Tensor, generator: Generator) -> Tensor:
+        return epsilon_greedy(q, epsilon, generator)
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
+
+
+class PersistentExploration:
+    """epsilon-z-greedy (Dabney et al. 2021): a random action lasts n steps, n drawn from n^-2.
+
+    With probability epsilon a lane that does not explore begins to. An episode's end ends it.
+    """
+
+    def __init__(self, lanes: int, device: torch.device) -> None:
+        self.held = torch.zeros(lanes, dtype=torch.int64, device=device)
+        self.remaining = torch.zeros(lanes, dtype=torch.int64, device=device)  # steps of `held`
+        self.distribution = duration_distribution(MAX_DURATION).to(device)
+
+    def choose(self, q: Tensor, epsilon: Tensor, first: Tensor, generator: Generator) -> Tensor:
+        m, actions = q.shape
+        begins, lasts = torch.rand(2, m, generator=generator, device=q.device, dtype=torch.float64)
+        random = torch.randint(actions, (m,), generator=generator, device=q.device)
+        goes_on = (self.remaining > 0) & ~first
+        starts = ~goes_on & (begins < epsilon)
+        duration = torch.searchsorted(self.distribution, lasts) + 1
+        self.held.copy_(torch.where(starts, random, self.held))
+        left = torch.where(starts, duration, torch.where(goes_on, self.remaining, 1)) - 1
+        self.remaining.copy_(left)
+        return torch.where(starts | goes_on, self.held, q.argmax(-1))
+
+    def state(self) -> dict[str, Tensor]:
+        return {"held": self.held, "remaining": self.remaining}
+
+
+EXPLORATIONS: dict[str, type[UniformExploration] | type[PersistentExploration]] = {
+    "uniform": UniformExploration,
+    "persistent": PersistentExploration,
+}

@@ -39,6 +39,25 @@ def td_target(r: Tensor, discount: Tensor, q_next: Tensor, transform: Transform)
     return transform.h(r + discount * transform.h_inv(q_next))
 
 
+def raise_to_floor(q_next: Tensor, floor: Tensor, transform: Transform) -> Tensor:
+    """max(f_theta^(k-1)(x', a'), h(G(x'))): a bootstrap value is never below what was obtained.
+
+    G(x') is the discounted return of a demonstration from x' on. In a deterministic environment it
+    is a lower bound of V*(x'), so h(Q*) stays the fixed point (He et al. 2016). No bound: -inf.
+    """
+    return torch.maximum(q_next, transform.h(floor))
+
+
+def widen_action_gap(target: Tensor, q: Tensor, a: Tensor, alpha: float) -> Tensor:
+    """target + alpha (f(x, a) - max_b f(x, b)): advantage learning (Bellemare et al. 2016).
+
+    At the fixed point the best action keeps its value and every other one falls short of it by
+    1 / (1 - alpha) times as much.
+    """
+    q = q.detach()
+    return target + alpha * (chosen(q, a) - q.max(-1).values)
+
+
 def td_loss(q_a: Tensor, target: Tensor) -> Tensor:
     """L_TD per item: L(f_theta(x, a) - (T_h f)(x, a)), the target a constant (Sec. 3.2)."""
     return huber(q_a - target.detach())

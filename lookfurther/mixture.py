@@ -27,10 +27,9 @@ class Mixture:
         n, planes = self.agent_items + self.expert_items, self.agent.planes
         observation = self.agent.spec.observation
         both = torch.empty(2, n, *observation, dtype=planes.dtype, device=planes.device)
-        whole = torch.zeros(2, n, dtype=torch.int64, device=planes.device)
-        a, item = whole
-        r, discount, e, w = torch.zeros(4, n, device=planes.device)
-        return Batch(both, a, r, discount, e, w, item)
+        a, a_next, item = torch.zeros(3, n, dtype=torch.int64, device=planes.device)
+        r, discount, e, floor, w = torch.zeros(5, n, device=planes.device)
+        return Batch(both, a, r, discount, e, floor, a_next, w, item)
 
     def sample(self, out: Batch | None = None) -> Batch:
         """Agent items first, expert items after them; into `out` where it is given."""

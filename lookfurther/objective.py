@@ -13,9 +13,11 @@ from lookfurther.losses import (
     chosen,
     double_q_action,
     im_loss,
+    raise_to_floor,
     tc_loss,
     td_loss,
     td_target,
+    widen_action_gap,
 )
 from lookfurther.networks import prepare
 from lookfurther.passes import Passes
@@ -116,13 +118,17 @@ class Objective:
 
     def losses(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> tuple[Tensor, ...]:
         """L_TD, L_TC, L_IM and the TD error of each item [B]."""
-        _, a, r, discount, e, _, _ = batch
+        _, a, r, discount, e, floor, a_shown, _, _ = batch
         q, q_next = q_both.chunk(2)
         a_next = double_q_action(q_next)
-        bootstrap = chosen(q_target, a_next)
+        q_next_target = chosen(q_target, a_next)
+        bootstrap = raise_to_floor(q_next_target, floor, self.transform)
         goal = td_target(r, discount, bootstrap, self.transform)
+        goal = widen_action_gap(goal, q, a, self.settings.advantage_learning)
         td = td_loss(chosen(q, a), goal)
-        tc = tc_loss(chosen(q_next, a_next), bootstrap, alive=(discount > 0).float())
+        # The bound is a value of the action shown: other actions are held to their own values.
+        anchor = torch.where(a_next == a_shown, bootstrap, q_next_target)
+        tc = tc_loss(chosen(q_next, a_next), anchor, alive=(discount > 0).float())
         im = im_loss(q, a, e, self.settings.margin)
         return td, tc, im, chosen(q, a) - goal
 

@@ -57,6 +57,8 @@ class Replay:
         self.actions = torch.zeros(slots, dtype=torch.int32, device=device)
         self.rewards = torch.zeros(slots, dtype=torch.float32, device=device)
         self.marks = torch.zeros(slots, dtype=torch.uint8, device=device)
+        # A lower bound of the value of each slot's state, where one is known.
+        self.floors = torch.full((slots,), -math.inf, device=device)
         # Follows from the above, kept so that sampling only looks it up: where the planes of a
         # slot's stack lie; an item's n-step reward, its discount and the slot of its x'.
         items = slots * len(settings.horizons)
@@ -77,7 +79,7 @@ class Replay:
     def bytes_for(spec: Spec, capacity: int, horizons: int) -> int:
         """Memory a replay of `capacity` steps takes."""
         item = np.dtype(spec.dtype).itemsize
-        slot = math.prod(spec.plane) * item + 4 + 4 + 1 + 4 * spec.stack
+        slot = math.prod(spec.plane) * item + 4 + 4 + 1 + 4 + 4 * spec.stack
         return capacity * (slot + (3 * 4 + 8) * horizons)
 
     @property
@@ -87,6 +89,7 @@ class Replay:
             self.actions,
             self.rewards,
             self.marks,
+            self.floors,
             self.stacks,
             self.r,
             self.discount,
@@ -183,13 +186,16 @@ class Replay:
         self.update = torch.compile(self.update, dynamic=False)
 
     def _describe(self, item: A) -> tuple[Any, ...]:
-        """Of items [B]: a, r, discount, e, and where the planes of x, then x' lie [2 B, stack]."""
+        """The columns of `Batch` from a to a_next of items [B], and their planes' rows."""
         xp, slot = namespace(item), item // len(self.settings.horizons)
         a = xp.asarray(native(self.actions).take(slot), dtype=xp.int64)
         r, discount = native(self.r).take(item), native(self.discount).take(item)
         e = xp.asarray((native(self.marks).take(slot) & BEST) != 0, dtype=xp.float32)
-        both = xp.concatenate([slot, native(self.next).take(item)])
-        return a, r, discount, e, rows(native(self.stacks), both)
+        following = xp.asarray(native(self.next).take(item), dtype=xp.int64)
+        floor = native(self.floors).take(following)
+        a_next = xp.asarray(native(self.actions).take(following), dtype=xp.int64)
+        both = xp.concatenate([slot, following])
+        return a, r, discount, e, floor, a_next, rows(native(self.stacks), both)
 
     def _assemble(
         self, item: Any, weights: Any, described: Sequence[Any], both: Tensor | None

@@ -18,6 +18,19 @@ class Return(NamedTuple):
     steps: Tensor  # int64: min(n, steps to the end of the episode)
 
 
+def discounted_returns(reward: Tensor, mark: Tensor, gamma: float) -> Tensor:
+    """[T] float64: G_t = r_{t+1} + gamma G_{t+1} of every slot of a film, 0 at an episode's end.
+
+    reward [T] and mark [T] are of consecutive slots, which may hold several episodes.
+    """
+    found = torch.zeros(len(reward), dtype=torch.float64)
+    following = 0.0
+    for t in reversed(range(len(reward))):
+        following = 0.0 if mark[t] & END else float(reward[t]) + gamma * following
+        found[t] = following
+    return found
+
+
 def n_step(reward: Tensor, mark: Tensor, n: Tensor, gamma: float) -> Return:
     """The n-step return: stop at an end, bootstrap across truncation but not termination.
 

@@ -101,6 +101,10 @@ def relations(c: Config) -> list[tuple[bool, str]]:
             min(n.hidden, default=1) >= 1,
             f"network.hidden must be widths of 1 or more, not {n.hidden}",
         ),
+        (
+            0 <= le.advantage_learning < 1,
+            f"learner.advantage_learning must be in [0, 1), not {le.advantage_learning}",
+        ),
         (0 <= le.gamma <= 1, f"learner.gamma must be in [0, 1], not {le.gamma}"),
         (
             le.expert_items == 0 or len(c.demos) > 0,

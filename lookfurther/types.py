@@ -81,6 +81,8 @@ class Batch(NamedTuple):
     r: Tensor  # [B] float32: sum of gamma^j r_{t+j+1} over the steps taken
     discount: Tensor  # [B] float32: gamma^steps, 0 where x' is terminal
     e: Tensor  # [B] float32: 1 if part of the best expert episode
+    floor: Tensor  # [B] float32: a lower bound of V*(x'), not transformed; -inf: none is known
+    a_next: Tensor  # [B] int64: the action recorded at x'
     w: Tensor  # [B] float32: importance weights, the largest of each replay's share is 1
     item: Tensor  # [B] int64: where the priority goes back to
 

@@ -127,6 +127,7 @@ BROKEN: dict[str, dict[str, Any]] = {
         "network__convolutions": (32, 0)
     },
     "network.hidden must be widths of 1 or more, not (0,)": {"network__hidden": (0,)},
+    "learner.advantage_learning must be in [0, 1), not 1.0": {"learner__advantage_learning": 1.0},
     "learner.gamma must be in [0, 1], not 1.001": {"learner__gamma": 1.001},
     "learner.expert_items is 64, but no demonstrations are given:"
     " add --demos NAME, or use the preset no-demos": {"demos": ()},

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lookfurther.exploration import LADDERS, apex_ladder, epsilon_greedy, paper_ladder
+from lookfurther.exploration import (
+    LADDERS,
+    PersistentExploration,
+    UniformExploration,
+    apex_ladder,
+    duration_distribution,
+    epsilon_greedy,
+    paper_ladder,
+)
+
+CPU = torch.device("cpu")
 
 
 def test_the_papers_ladder_spans_a_thousandth_to_a_tenth() -> None:
@@ -78,3 +88,58 @@ def test_the_generator_decides() -> None:
     a = epsilon_greedy(q, epsilon, first)
     assert torch.equal(a, epsilon_greedy(q, epsilon, second))
     assert not torch.equal(a, epsilon_greedy(q, epsilon, first))
+
+
+def test_uniform_exploration_is_epsilon_greedy() -> None:
+    q, epsilon, none = torch.randn(50, 4), torch.full((50,), 0.5), torch.zeros(50, dtype=torch.bool)
+    ours, theirs = (torch.Generator().manual_seed(4) for _ in range(2))
+    for _ in range(5):
+        a = UniformExploration(50, CPU).choose(q, epsilon, none, ours)
+        assert torch.equal(a, epsilon_greedy(q, epsilon, theirs))
+
+
+def test_durations_have_an_inverse_square_law() -> None:
+    """By hand for at most 3 steps: 36/49, 9/49, 4/49."""
+    steps = duration_distribution(3).diff(prepend=torch.zeros(1, dtype=torch.float64))
+    assert steps.tolist() == pytest.approx([36 / 49, 9 / 49, 4 / 49])
+
+
+def test_persistent_exploration_repeats_one_action_for_its_duration() -> None:
+    """While a random action lasts nothing else is chosen, and afterwards the greedy one is."""
+    lanes = 300
+    q = torch.zeros(lanes, 6)
+    q[:, 2] = 1
+    explore, generator = PersistentExploration(lanes, CPU), torch.Generator().manual_seed(6)
+    none, always, never = (
+        torch.zeros(lanes, dtype=torch.bool),
+        torch.ones(lanes),
+        torch.zeros(lanes),
+    )
+    held = explore.choose(q, always, none, generator)
+    remaining = explore.remaining.clone()
+    assert len(held.unique()) == 6
+    assert (remaining > 0).any()
+    for t in range(1, 20):
+        a = explore.choose(q, never, none, generator)
+        assert torch.equal(a, torch.where(t <= remaining, held, 2))
+
+
+def test_persistent_exploration_begins_at_rate_epsilon_and_lasts_as_drawn() -> None:
+    lanes = 20_000
+    explore, generator = PersistentExploration(lanes, CPU), torch.Generator().manual_seed(7)
+    none = torch.zeros(lanes, dtype=torch.bool)
+    q = torch.tensor([1.0, 0.0, 0.0]).repeat(lanes, 1)
+    a = explore.choose(q, torch.full((lanes,), 0.3), none, generator)
+    assert (a != 0).double().mean().item() == pytest.approx(0.3 * 2 / 3, abs=0.015)
+    longer = (explore.remaining > 0).double().mean().item()
+    first = float(duration_distribution(10_000)[0])
+    assert longer == pytest.approx(0.3 * (1 - first), abs=0.015)
+
+
+def test_an_episodes_start_ends_persistent_exploration() -> None:
+    explore, generator = PersistentExploration(64, CPU), torch.Generator().manual_seed(8)
+    q = torch.tensor([0.0, 1.0]).repeat(64, 1)
+    explore.remaining.fill_(50)
+    a = explore.choose(q, torch.zeros(64), torch.ones(64, dtype=torch.bool), generator)
+    assert (a == 1).all()
+    assert (explore.remaining == 0).all()

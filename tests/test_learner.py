@@ -1,6 +1,7 @@
 """Algorithm 1, one step at a time, against independent arithmetic."""
 
 import copy
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -33,6 +34,8 @@ def batch_of(size: int, seed: int = 0, agent: int | None = None) -> Batch:
         discount=torch.where(torch.rand(size, generator=g) < 0.2, 0.0, 0.99),
         e=expert.float(),
         w=torch.rand(size, generator=g) + 0.1,
+        floor=torch.where(expert, 3 * torch.randn(size, generator=g), -torch.inf),
+        a_next=torch.randint(4, (size,), generator=g),
         item=torch.arange(size),
     )
 
@@ -50,17 +53,30 @@ def huber(x: Tensor) -> Tensor:
     return nn.functional.smooth_l1_loss(x, torch.zeros_like(x), reduction="none")
 
 
-def printed_loss(online: nn.Module, target: nn.Module, b: Batch, margin: float) -> Tensor:
-    """L_TD + L_TC + L_IM item by item, as the paper prints them, in float64."""
+def without_floor(b: Batch) -> Batch:
+    return b._replace(floor=torch.full_like(b.floor, -torch.inf))
+
+
+def printed_loss(
+    online: nn.Module, target: nn.Module, b: Batch, margin: float, alpha: float = 0.0
+) -> Tensor:
+    """L_TD + L_TC + L_IM item by item, as the paper prints them, in float64.
+
+    With the two extensions: bootstrap values and anchors not below a floor, advantage learning.
+    """
     total = torch.zeros((), dtype=torch.float64)
     for i in range(len(b.a)):
         q, q_next = online(b.x[i]), online(b.x_next[i])
         with torch.no_grad():
             frozen = target(b.x_next[i])
         a, a_next = int(b.a[i]), int(q_next.argmax())
-        goal = h(b.r[i] + b.discount[i] * h_inv(frozen[a_next]))
-        td = huber(q[a] - goal)
-        tc = huber(q_next[a_next] - frozen[a_next]) if b.discount[i] > 0 else 0.0
+        value = anchor = frozen[a_next]
+        if b.floor[i] > -torch.inf:
+            value = max(value, h(b.floor[i]))
+            anchor = value if a_next == int(b.a_next[i]) else anchor
+        gap = (q[a] - q.max()).detach()
+        td = huber(q[a] - h(b.r[i] + b.discount[i] * h_inv(value)) - alpha * gap)
+        tc = huber(q_next[a_next] - anchor) if b.discount[i] > 0 else 0.0
         rivals = torch.stack([q[j] + (margin if j != a else 0.0) for j in range(4)])
         im = b.e[i] * (rivals.max() - q[a])
         total = total + b.w[i] * (td + tc + im)
@@ -71,17 +87,21 @@ def doubled(b: Batch) -> Batch:
     return Batch(*(v.double() if v.is_floating_point() else v for v in b))
 
 
-def test_the_step_is_adam_on_the_printed_loss():
-    settings = config.Learner(agent_items=24, expert_items=8, learning_rate=1e-2)
+@pytest.mark.parametrize("alpha", [0.0, 0.7])
+@pytest.mark.parametrize("prepared", [without_floor, lambda b: b], ids=["no floor", "floor"])
+def test_the_step_is_adam_on_the_printed_loss(prepared: Callable[[Batch], Batch], alpha: float):
+    settings = config.Learner(
+        agent_items=24, expert_items=8, learning_rate=1e-2, advantage_learning=alpha
+    )
     learner = Learner(net(), settings, CPU, torch.float32)
     learner.target_weights.load_state_dict(net(1).state_dict())
     online, target = net().double(), net(1).double()
     adam = torch.optim.Adam(online.parameters(), lr=1e-2, eps=0.01 / 256)
     for k in range(5):
-        b = batch_of(32, seed=k, agent=24)
+        b = prepared(batch_of(32, seed=k, agent=24))
         update = learner.step(b)
         adam.zero_grad()
-        loss = printed_loss(online, target, doubled(b), settings.margin)
+        loss = printed_loss(online, target, doubled(b), settings.margin, alpha)
         loss.backward()
         adam.step()
         assert float(update.terms["loss"]) == pytest.approx(loss.item(), rel=1e-4)

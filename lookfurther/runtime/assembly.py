@@ -18,6 +18,7 @@ from lookfurther.envs import Envs, make_envs
 from lookfurther.learner import Learner
 from lookfurther.mixture import Mixture
 from lookfurther.replay import Replay
+from lookfurther.returns import discounted_returns
 from lookfurther.runtime import hardware
 from lookfurther.runtime.local import Group, LocalSource
 from lookfurther.transforms import REWARDS
@@ -84,4 +85,19 @@ def expert_replay(
     capacity = len(chunk.action) + spec.stack
     replay = Replay(spec, 1, capacity, config.replay, config.learner.gamma, device, seed)
     replay.add(chunk._replace(reward=reward.numpy()))
+    FLOORS[config.learner.value_floor](replay)
     return replay
+
+
+def no_floor(replay: Replay) -> None:
+    """Leave every state without a lower bound."""
+
+
+def floor_by_return(replay: Replay) -> None:
+    """Bound the value of every expert state by the return that its episode obtained from it."""
+    found = discounted_returns(replay.rewards.cpu(), replay.marks.cpu(), replay.gamma)
+    replay.floors.copy_(found)
+
+
+# What bounds the values of expert states from below.
+FLOORS: dict[str, Callable[[Replay], None]] = {"none": no_floor, "return": floor_by_return}

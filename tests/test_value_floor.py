@@ -1,0 +1,102 @@
+"""Lower bounds of values and advantage learning: what they keep, on random deterministic MDPs."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from lookfurther.losses import chosen, double_q_action, raise_to_floor, td_target, widen_action_gap
+from lookfurther.returns import discounted_returns
+from lookfurther.transforms import Transform, transform
+from lookfurther.types import END, TERMINAL, TRUNCATED
+from tests.test_operator import Mdp, optimal, random_mdp, random_q, steps_to_converge
+
+PAIR = transform("h", 1e-2)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def backup(q: Tensor, mdp: Mdp, floor: Tensor, alpha: float = 0.0) -> Tensor:
+    """One backup of every (x, a) with a lower bound [X] of V*, and advantage learning."""
+    v = raise_to_floor(chosen(q, double_q_action(q)), floor, PAIR)
+    discount = mdp.gamma * (~mdp.terminal).double()
+    sample = td_target(mdp.reward.unsqueeze(-1), discount, v, PAIR)
+    target = (mdp.transition * sample).sum(-1)
+    actions = torch.arange(q.shape[1])
+    columns = [widen_action_gap(target[:, a], q, a.expand(len(q)), alpha) for a in actions]
+    return torch.stack(columns, -1)
+
+
+def returns_of_random_policy(mdp: Mdp, seed: int) -> Tensor:
+    """[X]: the return from every state of one deterministic policy, as a demonstration shows it."""
+    rng, x = np.random.default_rng(seed), np.arange(len(mdp.reward))
+    policy = rng.integers(mdp.reward.shape[1], size=len(x))
+    reward = mdp.reward.numpy()[x, policy]
+    follow = mdp.transition.numpy()[x, policy] * (mdp.gamma * ~mdp.terminal.numpy())
+    found = torch.from_numpy(np.linalg.solve(np.eye(len(x)) - follow, reward))
+    return torch.where(torch.from_numpy(rng.random(len(x)) < 0.7), found, -torch.inf)
+
+
+@settings(deadline=None, max_examples=40)
+@given(seeds, st.floats(0.1, 0.9))
+def test_floor_keeps_the_fixed_point(seed: int, gamma: float) -> None:
+    mdp = random_mdp(seed, gamma, deterministic=True)
+    floor, q = returns_of_random_policy(mdp, seed), random_q(mdp, seed, 3.0)
+    for _ in range(steps_to_converge(gamma)):
+        q = backup(q, mdp, floor)
+    torch.testing.assert_close(q, PAIR.h(optimal(mdp)), rtol=1e-7, atol=1e-7)
+
+
+@settings(deadline=None, max_examples=40)
+@given(seeds, st.floats(0.1, 0.9))
+def test_floor_never_raises_a_value_above_the_optimal_one(seed: int, gamma: float) -> None:
+    mdp = random_mdp(seed, gamma, deterministic=True)
+    floor, best = returns_of_random_policy(mdp, seed), PAIR.h(optimal(mdp))
+    q = best - random_q(mdp, seed, 3.0).abs()
+    for _ in range(30):
+        q = backup(q, mdp, floor)
+        assert (q <= best + 1e-9 * (1 + best.abs())).all()
+
+
+@settings(deadline=None, max_examples=40)
+@given(seeds, st.floats(0.1, 0.8), st.floats(0.1, 0.9))
+def test_advantage_learning_keeps_best_values_and_widens_gaps(
+    seed: int, gamma: float, alpha: float
+) -> None:
+    """V stays h(V*), and Q - V is 1 / (1 - alpha) times that of h(Q*)."""
+    mdp = random_mdp(seed, gamma, deterministic=True)
+    none, q = torch.full((len(mdp.reward),), -torch.inf), random_q(mdp, seed, 3.0)
+    for _ in range(steps_to_converge(max(gamma, alpha)) * 2):
+        q = backup(q, mdp, none, alpha)
+    plain = PAIR.h(optimal(mdp))
+    best = plain.max(-1, keepdim=True).values
+    torch.testing.assert_close(q, best + (plain - best) / (1 - alpha), rtol=1e-5, atol=1e-5)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(-10, 10), st.sampled_from([0, 0, 0, TERMINAL, TRUNCATED])),
+        min_size=1,
+        max_size=20,
+    ),
+    st.floats(0, 1),
+)
+def test_discounted_returns_sum_what_follows_within_the_episode(steps: list, gamma: float) -> None:
+    reward = torch.tensor([r for r, _ in steps])
+    mark = torch.tensor([m for _, m in steps], dtype=torch.uint8)
+    found = discounted_returns(reward, mark, gamma)
+    for t in range(len(steps)):
+        ends = [i for i in range(t, len(steps)) if steps[i][1] & END]
+        stop = ends[0] if ends else len(steps)
+        expected = sum(gamma ** (i - t) * float(reward[i]) for i in range(t, stop))
+        assert abs(float(found[t]) - expected) <= 1e-9 * (1 + abs(expected))
+
+
+def test_no_floor_changes_nothing() -> None:
+    """-inf, the mark of a state without a bound, under both transforms."""
+    q, none = torch.randn(100), torch.full((100,), -torch.inf)
+    identity: Transform = transform("identity", 1e-2)
+    for pair in (PAIR, identity):
+        assert torch.equal(raise_to_floor(q, none, pair), q)
