@@ -99,19 +99,44 @@ def test_another_number_of_lives_ends_elsewhere(game: Episode) -> None:
     assert audit.compared < len(game)
 
 
-def test_the_rounding_of_another_machine_is_no_difference(game: Episode) -> None:
-    """Some pixels lie exactly between two grey values, and processors disagree about them."""
+@pytest.fixture(scope="module")
+def roundings(game: Episode) -> dict[bool, np.ndarray]:
+    """The planes of the game as processors with and without fused multiply-add round them."""
     assert game.tape is not None
-    emulator, planes = Emulator(BREAKOUT.env), game.planes.copy()
+    emulator = Emulator(BREAKOUT.env)
+    planes = {fused: game.planes.copy() for fused in (True, False)}
     for i, action in enumerate(game.tape.frames.tolist(), 1):
         emulator.frame(action)
         if i % 4 == 0:
-            planes[i // 4] = emulator.plane(not FUSED)
-    elsewhere = np.flatnonzero((planes != game.planes).any((1, 2, 3)))
-    assert elsewhere.size
-    assert verify(replace(game, planes=planes), BREAKOUT, Environment()).verified
-    planes[elsewhere[0]] += planes[elsewhere[0]] != game.planes[elsewhere[0]]
-    assert not verify(replace(game, planes=planes), BREAKOUT, Environment()).verified
+            for fused in planes:
+                planes[fused][i // 4] = emulator.plane(fused)
+    return planes
+
+
+def test_planes_are_rounded_as_this_processor_rounds(
+    game: Episode, roundings: dict[bool, np.ndarray]
+) -> None:
+    assert np.array_equal(game.planes, roundings[FUSED])
+    assert not np.array_equal(game.planes, roundings[not FUSED])
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_either_rounding_of_the_planes_is_verified(
+    game: Episode, roundings: dict[bool, np.ndarray], fused: bool
+) -> None:
+    """Some pixels lie exactly between two grey values, and processors disagree about them."""
+    assert verify(replace(game, planes=roundings[fused]), BREAKOUT, Environment()).verified
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_pixel_beyond_both_roundings_is_a_difference(
+    game: Episode, roundings: dict[bool, np.ndarray], fused: bool
+) -> None:
+    planes, others = roundings[fused].copy(), roundings[not fused]
+    place = tuple(np.argwhere(planes != others)[0])
+    planes[place] += np.sign(int(planes[place]) - int(others[place]))  # away from the other
+    audit = verify(replace(game, planes=planes), BREAKOUT, Environment())
+    assert audit.mismatch == f"step {place[0]}: 1 of 7056 values of the plane differ"
 
 
 def balance(env: gymnasium.Env) -> Callable[[], int]:
