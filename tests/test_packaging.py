@@ -1,0 +1,119 @@
+"""pip can install what `make` asks it for: our requirements against the published ones."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+CONSTRAINTS = (ROOT / "constraints.txt").read_text()
+PYTHONS, MACHINES = ("3.11", "3.12", "3.13"), ("x86_64", "aarch64")
+
+# What the wheels of the pinned versions on PyPI require: the same for these Pythons and machines.
+# A new pin needs its own entry: the `Requires-Dist` lines of its metadata, extras left out.
+PUBLISHED = {
+    "torch==2.13.0": (
+        "filelock",
+        "typing-extensions>=4.10.0",
+        "setuptools>=77.0.3",
+        "sympy>=1.13.3",
+        "networkx>=2.5.1",
+        "jinja2",
+        "fsspec>=0.8.5",
+        "cuda-toolkit==13.0.3; platform_system == 'Linux'",
+        "cuda-bindings<14,>=13.0.3; platform_system == 'Linux' and python_version < '3.15'",
+        "nvidia-cudnn-cu13==9.20.0.48; platform_system == 'Linux'",
+        "nvidia-cusparselt-cu13==0.8.1; platform_system == 'Linux'",
+        "nvidia-nccl-cu13==2.29.7; platform_system == 'Linux'",
+        "nvidia-nvshmem-cu13==3.4.5; platform_system == 'Linux'",
+        "triton==3.7.1; platform_system == 'Linux' and python_version < '3.15'",
+    ),
+    "triton==3.7.1": ("importlib-metadata; python_version < '3.10'",),
+    "ale-py==0.12.1": ("numpy>1.20", "typing-extensions; python_version < '3.11'"),
+    "ruff==0.17.4": (),
+    "pyright==1.1.414": ("nodeenv>=1.6.0", "typing-extensions>=4.1"),
+}
+
+
+def lines(text: str) -> list[str]:
+    """The lines of a constraints file without comments."""
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def declared() -> list[str]:
+    """The requirements of the package and of the extras that `make` installs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    names = ("atari", "minigrid", "record", "video", "dev")
+    found = project["dependencies"] + [line for name in names for line in extras[name]]
+    return [line for line in found if not line.startswith(project["name"])]
+
+
+def specifiers(requirements: list[str], python: str, machine: str) -> dict[str, SpecifierSet]:
+    """What the requirements allow together, by package, on one kind of machine."""
+    found: dict[str, SpecifierSet] = {}
+    where = {"python_version": python, "platform_machine": machine, "platform_system": "Linux"}
+    for requirement in map(Requirement, requirements):
+        if requirement.marker is None or requirement.marker.evaluate(where):
+            name = canonicalize_name(requirement.name)
+            found[name] = found.get(name, SpecifierSet()) & requirement.specifier
+    return found
+
+
+def allows_some_version(specifier: SpecifierSet) -> bool:
+    """Whether one of the versions that the specifier names as the least or the only one fits."""
+    named = [part.version for part in specifier if part.operator in ("==", ">=")]
+    return not named or any(specifier.contains(version) for version in named)
+
+
+def conflicts(constraints: str, python: str, machine: str) -> Iterator[str]:
+    """The packages of which no version fits the constraints, pyproject.toml and PyPI's metadata."""
+    pins = lines(constraints)
+    published = [line for pin in pins for line in PUBLISHED.get(pin, ())]
+    for name, specifier in specifiers([*pins, *declared(), *published], python, machine).items():
+        if not allows_some_version(specifier):
+            yield f"{name}{specifier}"
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("python", PYTHONS)
+def test_constraints_fit_the_published_requirements(python: str, machine: str) -> None:
+    assert list(conflicts(CONSTRAINTS, python, machine)) == []
+
+
+@pytest.mark.parametrize(
+    ("pin", "found"),
+    [("triton==3.6.0", "triton"), ("ruff==0.8.0", "ruff"), ("torch==2.9.0", "torch")],
+)
+def test_a_pin_that_does_not_fit_is_found(pin: str, found: str) -> None:
+    """An other triton than torch's, and versions older than pyproject.toml allows."""
+    (conflict,) = conflicts(f"{CONSTRAINTS}\n{pin}\n", "3.11", "x86_64")
+    assert conflict.startswith(found)
+
+
+def test_published_requirements_are_those_of_the_pinned_versions() -> None:
+    assert lines(CONSTRAINTS) == list(PUBLISHED)
+
+
+def test_installed_versions_are_within_the_declared_bounds() -> None:
+    for line in declared():
+        requirement = Requirement(line)
+        try:
+            installed = version(requirement.name)
+        except PackageNotFoundError:
+            continue  # of an extra that is not installed here, or of another system
+        assert requirement.specifier.contains(installed, prereleases=True), line
+
+
+def test_the_guide_names_the_tested_versions_of_torch_and_triton() -> None:
+    guide = (ROOT / "docs" / "guide.md").read_text()
+    for pin in lines(CONSTRAINTS):
+        if pin.startswith(("torch==", "triton==")):
+            assert pin.replace("==", " ") in guide
