@@ -11,17 +11,19 @@ WORKERS := --numprocesses auto --dist worksteal
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
+	@echo "Installing into $(VENV). PyTorch for GPUs is several GB: the first time takes minutes."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/pip install --upgrade pip
+	$(BIN)/pip install --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
 # Chromium and its driver for the browser test, where there are none and Debian can give them.
 browser:
 	@if command -v chromedriver >/dev/null; then :; \
 	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-	  apt-get install -qq --no-install-recommends chromium chromium-driver >/dev/null; \
+	  echo "Installing Chromium for the browser test."; \
+	  apt-get update -q && DEBIAN_FRONTEND=noninteractive \
+	  apt-get install -q --yes --no-install-recommends chromium chromium-driver; \
 	else echo "no browser here, and no way to install one: the browser test will be skipped"; fi
 
 train: $(STAMP)
@@ -36,7 +38,7 @@ test-fast: $(STAMP)
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(STAMP)
 	$(BIN)/ruff format .
