@@ -81,10 +81,10 @@ def _rate(turn: Callable[[], None], lanes: int, seconds: float) -> dict[str, flo
     turn()
     turn()
     turns, start = 0, time.perf_counter()
-    while (spent := time.perf_counter() - start) < seconds:
+    while not turns or time.perf_counter() - start < seconds:
         turn()
         turns += 1
-    return {"steps_per_second": turns * lanes / spent}
+    return {"steps_per_second": turns * lanes / (time.perf_counter() - start)}
 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:

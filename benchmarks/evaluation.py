@@ -45,11 +45,11 @@ class Bare:
 
     def round(self, seconds: float) -> dict[str, float]:
         turns, start = 0, time.perf_counter()
-        while (spent := time.perf_counter() - start) < seconds:
+        while not turns or time.perf_counter() - start < seconds:
             self.envs.send(self.random.integers(18, size=self.envs.lanes))
             self.envs.recv()
             turns += 1
-        return {"steps_per_second": turns * self.envs.lanes / spent}
+        return {"steps_per_second": turns * self.envs.lanes / (time.perf_counter() - start)}
 
     def close(self) -> None:
         self.envs.close()
@@ -81,9 +81,9 @@ class Evaluating:
         from lookfurther.play import play
 
         steps, start = 0, time.perf_counter()
-        while (spent := time.perf_counter() - start) < seconds:
+        while not steps or time.perf_counter() - start < seconds:
             steps += sum(p.steps for p in play(self.policy, self.envs, self.envs.lanes))
-        return {"steps_per_second": steps / spent}
+        return {"steps_per_second": steps / (time.perf_counter() - start)}
 
     def close(self) -> None:
         self.envs.close()  # its processes would outlive a spawned one's end

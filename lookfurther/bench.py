@@ -189,9 +189,9 @@ class Bench:
         return turns / seconds
 
     def _spend(self, turn: Callable[[], Any]) -> tuple[int, float]:
-        """Turns made in the time of a measurement, and the seconds it took to finish them."""
+        """Turns made in the time of a measurement, at least one, and the seconds they took."""
         turns, start = 0, time.perf_counter()
-        while time.perf_counter() - start < self.seconds:
+        while not turns or time.perf_counter() - start < self.seconds:
             turn()
             turns += 1
         self._wait()

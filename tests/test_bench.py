@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import weakref
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,7 +26,12 @@ CONFIG = preset(
 )
 
 
-def test_every_measurement_gives_figures_and_the_table_their_ratios() -> None:
+def test_every_measurement_gives_figures_and_the_table_their_ratios(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a clock that gains a hundredth of a second at every reading."""
+    clock = SimpleNamespace(perf_counter=partial(next, itertools.count(0.0, 0.01)))
+    monkeypatch.setattr("lookfurther.bench.time", clock)
     figures = measure(CONFIG, seconds=0.05)
     names = ("environments", "actor", "learner", "replay", "together", "first_update", "memory")
     for name in names:
@@ -34,6 +42,14 @@ def test_every_measurement_gives_figures_and_the_table_their_ratios() -> None:
     share = figures["actor"]["steps"] / figures["environments"]["steps"]
     assert f"{share:.0%} of the environments alone" in text
     assert text.splitlines()[-1].startswith("what limits: the ")
+
+
+def test_a_measurement_has_at_least_one_turn() -> None:
+    """Also where the machine was busy with other work for longer than the measurement lasts."""
+    turns = []
+    count, seconds = Bench(CONFIG, seconds=0.0)._spend(lambda: turns.append(None))
+    assert count == len(turns) == 1
+    assert seconds > 0
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import shlex
 import sys
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from lookfurther.runtime import loop
+from lookfurther.runtime.metrics import Clock
 
 pytest.importorskip("ale_py")
 
@@ -54,6 +58,7 @@ class Here:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", SMALLEST)
 def test_a_benchmark_runs_and_writes_its_figures(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -65,6 +70,9 @@ def test_a_benchmark_runs_and_writes_its_figures(
     monkeypatch.setattr(module, "Contestant", Here, raising=False)
     monkeypatch.setattr(module, "confine", lambda cores: None, raising=False)
     monkeypatch.setattr(module, "FILL", 5.0, raising=False)
+    # Training is limited in seconds: here of a clock that gains 20 ms at each reading.
+    readings = itertools.count(0.0, 0.02)
+    monkeypatch.setattr(loop, "Clock", lambda spent=0.0: Clock(spent, lambda: next(readings)))
     module.main()
     found = json.loads(file.read_text())
     assert figures <= found.keys()
