@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
 
-def members(group: int) -> list[int]:
-    """The living processes of a session, zombies left out."""
-    found = []
+# Python runs a module of this name first. The command itself, which leads its session, goes on.
+STOP_AT_NUMPY = """
+import os, signal, sys
+
+class Stop:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy":
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+if os.getsid(0) != os.getpid():
+    sys.meta_path.insert(0, Stop())
+"""
+
+
+def states(group: int) -> dict[int, str]:
+    """The living processes of a session, zombies left out, each with its state."""
+    found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -17,40 +33,28 @@ def members(group: int) -> list[int]:
             except OSError:
                 continue  # it has just ended
             if int(session) == group and state != "Z":
-                found.append(int(entry.name))
+                found[int(entry.name)] = state
     return found
 
 
+def members(group: int) -> list[int]:
+    return list(states(group))
+
+
 def wait_until_gone(group: int) -> None:
-    """Return when the session is empty; the time limit catches what never ends."""
+    """Return when the session is empty; the time limit of the test catches what never ends."""
     while members(group):
         time.sleep(0.05)
 
 
-def wait_for_imports(process: subprocess.Popen[str]) -> int:
-    """Return a process that this one has started, when it has come as far as loading NumPy."""
-    while True:
+def stop_at_numpy(folder: Path) -> dict[str, str]:
+    """Environment variables with which what a command starts stops where it imports NumPy."""
+    (folder / "sitecustomize.py").write_text(STOP_AT_NUMPY)
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+
+
+def wait_until_stopped(process: subprocess.Popen[str], count: int) -> None:
+    """Return when so many processes that this one has started have stopped."""
+    while list(states(process.pid).values()).count("T") < count:
         assert process.poll() is None
-        for pid in members(process.pid):
-            if _begun(pid) != _begun(process.pid) and _imports(pid):
-                return pid
         time.sleep(0.005)
-
-
-def _begun(pid: int) -> bytes:
-    """The command line of a process; for a moment a new one has that of the process it is of.
-
-    And its memory, with all that is imported there.
-    """
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""  # it has just ended
-
-
-def _imports(pid: int) -> bool:
-    """Whether a process has come as far as loading NumPy."""
-    try:
-        return "_multiarray_umath" in Path(f"/proc/{pid}/maps").read_text()
-    except OSError:
-        return False  # it has just ended

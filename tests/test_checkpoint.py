@@ -14,10 +14,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -401,6 +401,20 @@ def test_a_vouched_for_but_hostile_file_is_refused(
 # F5, F6: killed while saving
 
 
+def at_line(number: int, act: Callable[[], None]) -> None:
+    """Act before the number-th line that the module of checkpoints runs from now on."""
+    count = iter(range(1, sys.maxsize))
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != checkpoint.__file__:
+            return None
+        if event == "line" and next(count) == number:
+            act()
+        return trace
+
+    sys.settrace(trace)
+
+
 def save_until_killed(folder: Path, step: int) -> None:
     while True:
         put(folder, step := step + 1, size=20_000)
@@ -410,11 +424,10 @@ def kill_at_random(root: str, kills: int) -> None:
     """Kill a process in its save loop again and again; report (newest step, interrupted saves)."""
     folder, chance, reached, interrupted = Path(root), random.Random(5), 0, 0
     for _ in range(kills):
+        line = chance.randrange(1_000)  # a save takes about 300
         if (child := os.fork()) == 0:
+            at_line(line + 1, lambda: os.kill(os.getpid(), signal.SIGKILL))
             save_until_killed(folder, reached)
-            os._exit(1)
-        time.sleep(chance.uniform(0.01, 0.1))
-        os.kill(child, signal.SIGKILL)
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
         interrupted += bool(leftovers(folder))
         for path in folder.glob("step_*"):
@@ -428,6 +441,7 @@ def kill_at_random(root: str, kills: int) -> None:
 
 
 def test_kills_at_random_leave_every_checkpoint_sound(tmp_path: Path) -> None:
+    """At lines that a seed decides, in the first few saves of a process."""
     answer = elsewhere(kill_at_random, str(tmp_path), 25)
     assert answer.returncode == 0, answer.stderr
     reached, interrupted = map(int, answer.stdout.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
 import re
@@ -21,11 +22,11 @@ from lookfurther.cli import main
 from lookfurther.commands.train import told
 from lookfurther.config import Config, from_json
 from lookfurther.presets import PRESETS, SCALES
-from lookfurther.runtime import checkpoint
+from lookfurther.runtime import checkpoint, loop
 from lookfurther.runtime.loop import Summary
-from lookfurther.runtime.metrics import read
+from lookfurther.runtime.metrics import Clock, read
 from tests.faulty_envs import Counting
-from tests.sessions import wait_for_imports, wait_until_gone
+from tests.sessions import stop_at_numpy, wait_until_gone, wait_until_stopped
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,11 +53,12 @@ def tiny(folder: Path, *words: str, **changed: str) -> list[str]:
     return ["train", "no-demos", "--scale", "small", *options, *words]
 
 
-def process(*words: str, code: str = "from lookfurther.__main__ import *") -> subprocess.Popen[str]:
+def process(*words: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
     """The command in a process and session of its own."""
-    command, pipe = [sys.executable, "-c", code, *words], subprocess.PIPE
+    code, pipe = "from lookfurther.__main__ import *", subprocess.PIPE
+    command = [sys.executable, "-c", code, *words]
     return subprocess.Popen(
-        command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        command, cwd=ROOT, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True
     )
 
 
@@ -339,15 +341,16 @@ def test_a_run_from_the_start_to_a_second_helping(
 @pytest.mark.parametrize(
     ("number", "said"), [(signal.SIGINT, "lookfurther: interrupted\n"), (signal.SIGTERM, "")]
 )
-def test_a_command_that_is_ended_takes_its_processes_along(number: int, said: str) -> None:
-    """Here the one of `bench` that goes to its first update with cold caches."""
+def test_a_command_that_is_ended_takes_its_processes_along(
+    number: int, said: str, tmp_path: Path
+) -> None:
+    """Here the one of `bench` that goes to its first update, and would not end by itself."""
     settings = ["--network.hidden", "16", "--replay.capacity", "2000", "--seconds", "0.05"]
-    running = process("bench", "no-demos", "--scale", "small", *CARTPOLE, *settings)
-    assert running.stdout is not None
-    assert any(line.startswith("together: ") for line in running.stdout)
-    os.kill(wait_for_imports(running), signal.SIGSTOP)  # it would not end by itself
+    words = ["bench", "no-demos", "--scale", "small", *CARTPOLE, *settings]
+    running = process(*words, env=stop_at_numpy(tmp_path))
+    wait_until_stopped(running, 1)
     running.send_signal(number)
-    _, err = running.communicate(timeout=60)
+    _, err = running.communicate()
     assert (running.returncode, err) == (128 + number, said)
     wait_until_gone(running.pid)
 
@@ -361,7 +364,7 @@ def test_sigterm_ends_a_run_with_a_checkpoint_and_a_hint(tmp_path: Path) -> None
     steps = (int(line.split()[1].replace(",", "")) for line in running.stdout if "steps/s" in line)
     assert any(step >= 200 for step in steps)
     running.send_signal(signal.SIGTERM)
-    out, err = running.communicate(timeout=30)
+    out, err = running.communicate()
     assert (running.returncode, err) == (0, "")
     assert out.endswith("stopped (SIGTERM): go on with the same command and --resume\n")
     saved, broken = checkpoint.newest(folder / "checkpoints")
@@ -371,8 +374,13 @@ def test_sigterm_ends_a_run_with_a_checkpoint_and_a_hint(tmp_path: Path) -> None
     assert saved.facts["step"] == read(folder / "metrics.jsonl")[-1]["step"] >= 200
 
 
-def test_a_time_limit_asks_for_more_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    words = tiny(tmp_path / "run", run__steps="100000000", run__minutes="0.01")
+def test_a_time_limit_asks_for_more_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By a clock that gains a second at every reading."""
+    seconds = itertools.count(0.0)
+    monkeypatch.setattr(loop, "Clock", lambda spent=0.0: Clock(spent, lambda: next(seconds)))
+    words = tiny(tmp_path / "run", run__steps="100000000", run__minutes="2")
     assert main(words) == 0
     out = capfd.readouterr().out
     assert out.endswith("stopped (time): go on with more --run.minutes and --resume\n")

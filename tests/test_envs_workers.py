@@ -20,10 +20,9 @@ import pytest
 from lookfurther.envs.workers import Workers, WorkerTraceback
 from lookfurther.errors import CheckpointError, ConfigError, EnvironmentFault
 from tests.faulty_envs import Counting, Faulty, Waiting, at, choices, lanes, play, same
-from tests.sessions import members, wait_for_imports, wait_until_gone
+from tests.sessions import members, stop_at_numpy, wait_until_gone, wait_until_stopped
 
 ROOT = Path(__file__).parents[1]
-pytestmark = pytest.mark.timeout(120)  # what goes wrong here hangs
 
 
 @pytest.fixture(autouse=True)
@@ -149,12 +148,14 @@ if __name__ == "__main__":
 
 
 @contextmanager
-def run(folder: Path, how: str) -> Iterator[subprocess.Popen[str]]:
+def run(
+    folder: Path, how: str, env: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
     script = folder / "script.py"
     script.write_text(SCRIPT)
     process = subprocess.Popen(
         [sys.executable, str(script), how],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=env or os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -196,9 +197,10 @@ def test_a_run_ends_with_its_workers(tmp_path: Path, how, number, code):
 
 def test_an_interrupt_while_workers_start_is_not_theirs(tmp_path: Path):
     """It comes while they import, before they could have turned a deaf ear to it."""
-    with run(tmp_path, "interrupt") as process:
-        wait_for_imports(process)
+    with run(tmp_path, "interrupt", stop_at_numpy(tmp_path)) as process:
+        wait_until_stopped(process, 2)
         os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, signal.SIGCONT)
         _, errors = process.communicate()
         assert errors.count("Traceback") == 1, errors
         wait_until_gone(process.pid)

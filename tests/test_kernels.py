@@ -21,6 +21,7 @@ pytest.importorskip("triton", reason="triton is not installed: its interpreter c
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # a minute of work, many of them on a machine with other work to do
 @pytest.mark.parametrize(
     "name",
     [

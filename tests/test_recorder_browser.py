@@ -6,7 +6,8 @@ import contextlib
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,20 @@ pytest.importorskip("uvicorn", reason="the recorder is an extra: lookfurther[rec
 from benchmarks.recorder import NO_BROWSER, browser
 from lookfurther.config import Environment
 from lookfurther.demos import store
-from lookfurther.demos.tapes import play
+from lookfurther.demos.tapes import play as play_tape
 from lookfurther.demos.verify import verify
 from lookfurther.envs.emulator import MEANINGS, Emulator
 from tests.test_recorder_session import NAME, Command
 
 GAME = "ALE/Breakout-v5"
+
+# The page connects again within a second: what it showed meanwhile is noted, however late we look.
+NOTE_DETAILS = """
+window.details = {};
+const detail = document.getElementById("detail");
+const note = () => details[document.body.dataset.state] = detail.textContent;
+new MutationObserver(note).observe(document.body, { attributeFilter: ["data-state"] });
+"""
 
 
 @pytest.fixture
@@ -63,14 +72,19 @@ def steps(page: Any) -> int:
 
 def until(page: Any, state: str) -> None:
     """Wait for the page to say in what state the game is."""
-    wait(lambda: page.execute_script("return document.body.dataset.state") == state, state)
+    wait(lambda: page.execute_script("return document.body.dataset.state") == state)
 
 
-def wait(holds: Any, what: str) -> None:
-    end = time.monotonic() + 60
+def wait(holds: Callable[[], bool]) -> None:
+    """The time limit of the test catches what never comes."""
     while not holds():
-        assert time.monotonic() < end, f"waited in vain for {what}"
         time.sleep(0.02)
+
+
+def play(page: Any, more: int) -> None:
+    """Wait until so many steps have been played with the keys that are down."""
+    begun = steps(page)
+    wait(lambda: steps(page) >= begun + more)
 
 
 def key(page: Any, code: str, kind: str) -> None:
@@ -99,36 +113,40 @@ def canvas(page: Any) -> np.ndarray:
 def test_an_episode_played_in_the_browser_verifies(
     page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hundred steps and more, rewound, gone on with and saved: replayed, it is the same."""
+    """Forty steps and more, rewound, gone on with and saved: replayed, it is the same.
+
+    The five balls last for 120 steps: the game goes on even if this waits for seconds too long.
+    """
     with served(page, tmp_path / "sets", monkeypatch) as server:
         page.get(f"http://{server.address}")
         until(page, "ready")
-        press(page, "Equal")  # twice as fast
         key(page, "Space", "keyDown")
         until(page, "playing")
         assert (
             page.execute_script("return document.querySelector('.key.down').dataset.name") == "fire"
         )
-        wait(lambda: steps(page) >= 30, "30 steps")
+        play(page, 10)
         key(page, "KeyD", "keyDown")
-        wait(lambda: steps(page) >= 60, "60 steps")
+        play(page, 10)
         key(page, "Space", "keyUp")
-        wait(lambda: steps(page) >= 110, "110 steps")
-        key(page, "KeyD", "keyUp")
+        play(page, 20)
+        begun = steps(page)
         key(page, "KeyR", "keyDown")
         until(page, "rewinding")
-        wait(lambda: steps(page) <= 90, "a rewind")
+        key(page, "KeyD", "keyUp")
+        wait(lambda: steps(page) <= begun - 10)
         key(page, "KeyR", "keyUp")
         until(page, "ready")
         rewound, shown = steps(page), canvas(page)
+        press(page, "Equal")  # twice as fast
         key(page, "ArrowLeft", "keyDown")
-        wait(lambda: steps(page) >= 110, "110 steps again")
+        play(page, 10)
         key(page, "ArrowLeft", "keyUp")
         press(page, "KeyP")
         until(page, "paused")
         played = steps(page)
         press(page, "Enter")
-        wait(lambda: "verified" in text(page, "episodes"), "a verified episode")
+        wait(lambda: "verified" in text(page, "episodes"))
         until(page, "ready")
         assert steps(page) == 0
         assert f"{played} steps" in text(page, "episodes")
@@ -137,7 +155,8 @@ def test_an_episode_played_in_the_browser_verifies(
     assert len(episode) == played
     assert verify(episode, description.spec, Environment()).verified
     names = [MEANINGS[action] for action in episode.actions]
-    assert {"FIRE", "RIGHTFIRE", "RIGHT"} <= set(names[:rewound])
+    kept = [name for name, _ in groupby(names[:rewound])]  # how many of them depends on the rewind
+    assert kept == ["FIRE", "RIGHTFIRE", "RIGHT"][: len(kept)]
     assert set(names[rewound:]) <= {"LEFT", "NOOP"}
     assert (replayed(episode, rewound) == shown).all()
 
@@ -145,10 +164,10 @@ def test_an_episode_played_in_the_browser_verifies(
 def replayed(episode: Any, steps: int) -> np.ndarray:
     """The screen after so many steps of an episode's tape."""
     emulator = Emulator(GAME)
-    for number, _ in enumerate(play(episode.tape, emulator), 1):
-        if number == 4 * steps:
-            return emulator.screen()
-    raise AssertionError("the tape is too short")
+    frames = play_tape(episode.tape, emulator)
+    for _ in range(4 * steps):
+        next(frames)
+    return emulator.screen()
 
 
 @pytest.mark.slow
@@ -165,7 +184,8 @@ def test_a_second_page_is_told_and_a_lost_server_is_found_again(
         assert "Someone is playing here already" in text(page, "detail")
         page.switch_to.window(first)
         until(page, "ready")
+        page.execute_script(NOTE_DETAILS)
         page.execute_script("projector.postMessage({ text: 'x'.repeat(1e6) })")  # too much: cut off
-        until(page, "offline")
-        assert "kept" in text(page, "detail")
+        wait(lambda: page.execute_script("return details.offline") is not None)
+        assert "kept" in page.execute_script("return details.offline")
         until(page, "ready")

@@ -71,7 +71,7 @@ class Served:
 
     def get(self, path: str, host: str = "") -> tuple[int, http.client.HTTPMessage, str]:
         """Status, headers and text of a page."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
         with contextlib.closing(connection):
             connection.request("GET", path, headers={"Host": host or f"127.0.0.1:{self.port}"})
             answer = connection.getresponse()
@@ -87,7 +87,8 @@ class Served:
             f"ws://{host}/{token}/live",
             sock=socket.create_connection(("127.0.0.1", self.port)),
             origin=origin or None,  # type: ignore[arg-type]
-            open_timeout=10,
+            open_timeout=None,
+            ping_interval=None,
             max_queue=None,
         )
 
@@ -103,15 +104,13 @@ def served() -> Iterator[Served]:
 
 
 def until(holds: Any) -> None:
-    """Wait for what another thread does."""
-    end = time.monotonic() + 20
+    """Wait for what another thread does; the time limit of the test catches what never comes."""
     while not holds():
-        assert time.monotonic() < end, "waited in vain"
         time.sleep(0.005)
 
 
 def hello(page: ClientConnection) -> dict[str, Any]:
-    return json.loads(page.recv(timeout=10))
+    return json.loads(page.recv())
 
 
 # Who is let in
@@ -194,7 +193,7 @@ def test_a_second_player_is_refused_and_the_first_goes_on(served: Served) -> Non
             assert said["kind"] == "refused"
             assert "playing here already" in said["text"]
             with pytest.raises(ConnectionClosed):
-                second.recv(timeout=10)
+                second.recv()
         first.send('{"kind": "pause"}')
         until(lambda: served.source.heard == [Message("pause")])
         assert served.source.left == 0
@@ -214,9 +213,17 @@ def test_a_dropped_socket_is_noticed(served: Served) -> None:
 
 
 def frame(page: ClientConnection) -> tuple[tuple[int, int, int, int], bytes]:
-    data = page.recv(timeout=10)
+    data = page.recv()
     assert isinstance(data, bytes)
     return HEADER.unpack_from(data), data[HEADER.size :]
+
+
+def assert_no_frame_waits(page: ClientConnection) -> None:
+    """The answer to a message comes next: no frame was sent before it."""
+    page.send("nonsense")
+    answer = page.recv()
+    assert isinstance(answer, str)
+    assert json.loads(answer)["kind"] == "notice"
 
 
 def test_frames_arrive_whole_and_wait_for_the_page(served: Served) -> None:
@@ -225,13 +232,11 @@ def test_frames_arrive_whole_and_wait_for_the_page(served: Served) -> None:
         hello(page)
         for number in range(WINDOW):
             assert frame(page) == ((number + 1, number + 7, 5, 3), bytes([number]) * 45)
-        with pytest.raises(TimeoutError):
-            page.recv(timeout=0.3)
+        assert_no_frame_waits(page)
         page.send(json.dumps({"kind": "seen", "number": 2, "wait": 3}))
         for number in range(WINDOW, WINDOW + 2):
             assert frame(page)[0][0] == number + 1
-        with pytest.raises(TimeoutError):
-            page.recv(timeout=0.3)
+        assert_no_frame_waits(page)
         page.send(json.dumps({"kind": "seen", "number": 2**32 - 1, "wait": 3}))  # not sent yet
         assert [frame(page)[0][0] for _ in range(WINDOW)] == [6, 7, 8]
 
@@ -288,7 +293,7 @@ def test_nonsense_is_answered_with_its_reason_and_play_goes_on(served: Served) -
         until(lambda: served.source.heard == [Message("keys", 1, frozenset({"up"}))])
         notices = []
         while len(notices) < 6:
-            data = page.recv(timeout=10)
+            data = page.recv()
             if isinstance(data, str):
                 notices.append(json.loads(data)["text"])
         assert notices[:3] == [
@@ -305,7 +310,7 @@ def test_an_oversized_message_ends_the_connection(served: Served) -> None:
         page.send("x" * LARGEST)
         page.send("x" * (LARGEST + 1))
         with pytest.raises(ConnectionClosed) as closed:
-            deque(iter(lambda: page.recv(timeout=10), None), maxlen=0)
+            deque(iter(page.recv, None), maxlen=0)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1009
     until(lambda: served.source.left == 1)
@@ -330,15 +335,14 @@ def nonsense(rng: random.Random) -> str | bytes:
 
 
 def test_fuzzed_messages_do_no_harm(served: Served) -> None:
-    """FUZZ_SECONDS of any messages: the connection lives, and what is heard is well formed."""
-    rng, said = random.Random(0), 0
-    end = time.monotonic() + float(os.environ.get("FUZZ_SECONDS", "1"))
+    """FUZZ_MESSAGES of any kind: the connection lives, and what is heard is well formed."""
+    rng, count = random.Random(0), int(os.environ.get("FUZZ_MESSAGES", "2000"))
     with served.live() as page:
         hello(page)
-        while time.monotonic() < end:
-            for _ in range(50):
-                page.send(nonsense(rng))
-                said += 1
+        for number in range(1, count + 1):
+            page.send(nonsense(rng))
+            if number % 50 and number < count:
+                continue
             page.send('{"kind": "speed", "speed": 0.25}')
             until(lambda: served.source.heard and served.source.heard[-1].speed == 0.25)
             assert all(m.held <= {"up"} and m.number < 2**32 for m in served.source.heard)
@@ -346,5 +350,3 @@ def test_fuzzed_messages_do_no_harm(served: Served) -> None:
             with contextlib.suppress(TimeoutError):
                 while True:
                     page.recv(timeout=0)
-    print(f"{said:,} messages")
-    assert said
