@@ -1,14 +1,17 @@
 """What holds for every test.
 
 One thread: small tensors gain nothing from more, and threads that outnumber the cores wait for one
-another. And interrupts arrive: a shell's background jobs ignore them, and so would all that tests
-start there.
+another. No GPU, even where there is one: `run.device auto` would take it and round differently, and
+`benchmarks.gpu` is what tests it. And interrupts arrive: a shell's background jobs ignore them, and
+so would all that tests start there.
 """
 
 import os
 import signal
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, here and in subprocesses
+# Before torch is imported, here and in subprocesses.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 from hypothesis import settings
 

@@ -23,6 +23,7 @@ CONFIG = preset(
     replay__capacity=2_000,
     network__hidden=(16,),
     run__device="cpu",
+    run__precision="float32",
 )
 
 

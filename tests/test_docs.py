@@ -112,9 +112,10 @@ def briefly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     def train(config: Config, real: Any = training.train, **options: Any) -> Any:
         validate(config)
-        short = {"run__steps": 400, "run__log_period": 100, "run__device": "cpu"}
+        short = {"run__steps": 400, "run__log_period": 100}
         small = {"actor__lanes": 4, "replay__start": 100, "replay__capacity": 4_000}
-        return real(replace(config, **short, **small), **options)
+        plain = {"run__device": "cpu", "run__precision": "float32"}
+        return real(replace(config, **short, **small, **plain), **options)
 
     def evaluate(agent: Any, episodes: int, real: Any = evaluation.evaluate, **options: Any) -> Any:
         return real(agent, min(episodes, 2), **options)

@@ -27,6 +27,7 @@ def breakout() -> Config:
         learner__agent_items=8,
         learner__samples_per_insert=0.5,
         run__device="cpu",
+        run__precision="float32",
     )
 
 

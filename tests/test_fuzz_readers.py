@@ -25,6 +25,7 @@ from lookfurther.errors import LookFurtherError
 from lookfurther.types import Spec
 from tests.recordings import checkpoint, write_demo
 
+pytestmark = pytest.mark.timeout(3600)  # LOOKFURTHER_FUZZ decides how much work it is
 FILES = int(os.environ.get("LOOKFURTHER_FUZZ", "40"))
 fuzz = settings(
     max_examples=FILES,

@@ -14,7 +14,8 @@ from lookfurther.demos.episodes import Episode
 from lookfurther.demos.store import save
 from lookfurther.envs import describe
 
-pytestmark = pytest.mark.slow
+# Half a minute of work each, and many times that on a machine with other work to do.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 class Chain(gymnasium.Env):
@@ -84,6 +85,7 @@ def small(name: str, folder: Path, **overrides) -> Config:
         "learner__target_period": 50,
         "learner__learning_rate": 1e-3,
         "run__folder": str(folder),
+        "run__precision": "float32",  # auto is bfloat16 on processors that have it
         "run__threads": 1,
         "run__checkpoint_minutes": 0.0,
         "run__checkpoint_period": 0,

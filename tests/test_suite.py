@@ -220,6 +220,7 @@ def command(*words: str) -> tuple[list[str], dict[str, Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # half a minute of work: six processes that import torch
 def test_a_failure_is_noted_and_the_suite_goes_on(tmp_path: Path) -> None:
     """One run cannot have its folder; the other is trained, skipped next time, and extended."""
     text = ONE.replace("seeds = [0]", "seeds = [0, 1]")

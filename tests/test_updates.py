@@ -165,6 +165,7 @@ def test_actors_take_the_learners_weights_every_period_and_only_then() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # half a minute of work, most of it the compiler's
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 def test_compiled_updates_equal_eager_ones() -> None:
     found = []
