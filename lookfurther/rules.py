@@ -62,11 +62,24 @@ def least_start(c: Config) -> int:
     return c.actor.lanes * (max(c.replay.horizons, default=0) + 2)
 
 
+def least_planes(c: Config) -> int:
+    """Steps that a lane keeps besides the longest horizon, 16 at least.
+
+    With the planes of a stack no sampled stack is torn. With one more there are two steps to
+    sample from, and one of them is no end.
+    """
+    return max(16, c.environment.stack + 1)
+
+
+def least_capacity(c: Config) -> int:
+    """Steps with which every lane has something whole to sample."""
+    return c.actor.lanes * (max(c.replay.horizons, default=0) + least_planes(c))
+
+
 def relations(c: Config) -> list[tuple[bool, str]]:
     """(holds, what must hold) for every other constraint."""
     e, a, r, n, le, run = c.environment, c.actor, c.replay, c.network, c.learner, c.run
-    lag = max(r.horizons, default=0)
-    room, warm = a.lanes * (lag + 16), least_start(c)
+    room, warm = least_capacity(c), least_start(c)
     return [
         (0 <= e.sticky < 1, f"environment.sticky must be in [0, 1), not {e.sticky}"),
         (
@@ -85,7 +98,7 @@ def relations(c: Config) -> list[tuple[bool, str]]:
         (
             r.capacity >= room,
             f"replay.capacity ({r.capacity}) must be at least {room}:"
-            " actor.lanes x (the longest horizon + 16)",
+            f" actor.lanes x (the longest horizon + {least_planes(c)})",
         ),
         (
             r.start >= warm,

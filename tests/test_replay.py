@@ -6,10 +6,15 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from lookfurther import config, replay, sumtree
+from lookfurther import config, replay, rules, sumtree
 from lookfurther.actor import Actor
+from lookfurther.config import validate
+from lookfurther.errors import ConfigError
 from lookfurther.presets import preset
 from lookfurther.replay import Replay
 from lookfurther.types import BEST, FIRST, TERMINAL, TRUNCATED, Batch, Chunk, Spec, Step
@@ -120,6 +125,74 @@ def test_every_item_equals_a_brute_force_history_of_real_emulator_streams(env: s
     envs.close()
     assert ends >= 3
     assert compared > 1000
+
+
+def toy_step(rng: np.random.Generator, before: Step | None, lanes: int, stack: int) -> Step:
+    """Planes of one random number; an episode ends with probability 1/8."""
+    first = np.ones(lanes, bool) if before is None else before.terminal | before.truncated
+    kind = np.where(first, 0, rng.choice(16, lanes))
+    stacks = np.zeros((lanes, stack), np.float32)
+    if before is not None:
+        stacks[:, :-1] = np.where(first[:, None], 0, before.observation[:, 1:])
+    stacks[:, -1] = rng.random(lanes)
+    reward = np.where(first, 0, rng.integers(-3, 4, lanes)).astype(np.float32)
+    return Step(stacks, reward, kind == 1, kind == 2, first, np.zeros(lanes, bool))
+
+
+def toy_turn(rng: np.random.Generator, replay: Replay, history: History) -> None:
+    """One step of every lane into the replay and into the history."""
+    lanes, steps = replay.lanes, history.steps
+    if not steps:
+        steps.append(toy_step(rng, None, lanes, replay.spec.stack))
+    now, t = steps[-1], len(history.actions)
+    steps.append(toy_step(rng, now, lanes, replay.spec.stack))
+    history.actions.append(rng.integers(4, size=lanes))
+    due = steps[t - replay.lag] if t >= replay.lag else None
+    alive = ~(due.terminal | due.truncated) if due else np.zeros(lanes, bool)
+    replay.add(
+        Chunk(
+            plane=now.observation[None, :, -1:],
+            action=history.actions[-1][None],
+            reward=steps[-1].reward[None],
+            mark=(now.first * FIRST + now.terminal * TERMINAL + now.truncated * TRUNCATED)[None],
+            priority=np.repeat(alive[None, :, None], len(replay.horizons), -1).astype(np.float32),
+            forget=np.zeros(lanes, np.int64),
+        )
+    )
+
+
+@given(
+    stack=st.integers(1, 40),
+    horizons=st.sets(st.integers(1, 12), min_size=1, max_size=3),
+    lanes=st.integers(1, 3),
+    seed=st.integers(0, 9),
+)
+@example(stack=17, horizons={1, 10}, lanes=2, seed=0)
+@example(stack=16, horizons={10}, lanes=1, seed=0)
+@hypothesis_settings(max_examples=15)
+def test_smallest_allowed_replay_tears_no_stack_and_is_never_empty(
+    stack: int, horizons: set[int], lanes: int, seed: int
+) -> None:
+    chosen = preset(
+        "no-demos",
+        env="toy",
+        environment__stack=stack,
+        actor__lanes=lanes,
+        replay__horizons=tuple(horizons),
+        replay__start=lanes * (max(horizons) + 2),
+    )
+    least = rules.least_capacity(chosen)
+    validate(config.replace(chosen, replay__capacity=least))
+    with pytest.raises(ConfigError, match="capacity"):
+        validate(config.replace(chosen, replay__capacity=least - 1))
+    spec = Spec("toy", (1,), stack, "float32", 4, 1.0)
+    subject = Replay(spec, lanes, least, chosen.replay, 0.9)
+    rng, history = np.random.default_rng(seed), History()
+    for _ in range(subject.length):
+        toy_turn(rng, subject, history)
+    for _ in range(subject.length):
+        toy_turn(rng, subject, history)
+        assert check_all(history, subject) >= lanes
 
 
 def chunk_of(rng: np.random.Generator, lanes: int, forget: int = 0) -> Chunk:
