@@ -15,6 +15,7 @@ from lookfurther.learner import Learner
 from lookfurther.mixture import Mixture
 from lookfurther.replay import Replay
 from lookfurther.types import Batch, Chunk, Spec
+from lookfurther.weights import Weights
 
 CPU = torch.device("cpu")
 
@@ -155,6 +156,18 @@ def test_priorities_are_the_huber_td_loss_before_or_after_the_step():
         given = learner.step(b).priority
         assert torch.allclose(given, learner.priority(b) if after else before, atol=1e-6)
         assert not torch.allclose(before, learner.priority(b), atol=1e-3)
+
+
+def test_step_in_bfloat16_computes_with_the_new_weights_from_then_on():
+    """The learner keeps weights in float32 and computes with a rounded copy of them."""
+    settings = config.Learner(agent_items=8, expert_items=0, learning_rate=0.1)
+    learner, x = Learner(net(), settings, CPU, torch.bfloat16), batch_of(8).x
+    for k in range(3):
+        before = learner.weights.values(x)
+        learner.step(batch_of(8, seed=k))
+        rounded = Weights(copy.deepcopy(learner.online), torch.bfloat16)
+        assert torch.equal(learner.weights.values(x), rounded.values(x))
+        assert not torch.equal(learner.weights.values(x), before)
 
 
 def test_the_target_network_is_copied_every_period_and_only_then():

@@ -260,6 +260,21 @@ def test_a_new_priority_becomes_its_power_and_no_other_item_moves():
     assert torch.equal(replay.tree.mass[rest], before[rest])
 
 
+def test_first_priority_becomes_its_power():
+    """Of every item, before anything is sampled."""
+    alpha, offset = 0.5, 0.25
+    subject = Replay(VECTOR, 2, 80, config.Replay(alpha=alpha, offset=offset), 0.9)
+    rng, turns = np.random.default_rng(0), 30
+    chunks = [chunk_of(rng, 2) for _ in range(turns)]
+    for chunk in chunks:
+        subject.add(chunk)
+    mass = subject.tree.mass.view(2, subject.length, 2)
+    for t in range(turns - subject.lag):
+        given = torch.from_numpy(chunks[t + subject.lag].priority[0]).double()
+        assert torch.allclose(mass[:, t], (given + offset) ** alpha, rtol=1e-9)
+    assert (mass[:, turns - subject.lag :] == 0).all()
+
+
 def test_an_item_that_left_meanwhile_does_not_come_back():
     replay = filled()
     rng = np.random.default_rng(1)

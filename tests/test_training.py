@@ -23,7 +23,9 @@ from torch import Tensor, nn
 
 from lookfurther import Agent, Config, Spec, preset, replace, train
 from lookfurther.config import Environment, to_json
+from lookfurther.demos import sets
 from lookfurther.demos.collect import collect
+from lookfurther.demos.episodes import Episode
 from lookfurther.demos.store import save
 from lookfurther.errors import (
     CheckpointError,
@@ -154,6 +156,39 @@ def test_the_seed_decides_every_number(tmp_path: Path, demos: Path) -> None:
     assert_equal(newest(runs[0]), newest(runs[1]))
     first, other = (newest(run).files["weights"] for run in (runs[0], runs[2]))
     assert not any(torch.equal(first[name], other[name]) for name in first)
+
+
+def first_priority(q: np.ndarray, episode: Episode, t: int, n: int) -> float:
+    """Huber loss of the TD error of values q [T + 1, A], online and target network the same."""
+    h = lambda z: np.sign(z) * (np.sqrt(abs(z) + 1) - 1) + 0.01 * z  # noqa: E731
+    back = lambda x: (  # noqa: E731
+        np.sign(x) * (((np.sqrt(1 + 0.04 * (abs(x) + 1.01)) - 1) / 0.02) ** 2 - 1)
+    )
+    steps = min(n, len(episode) - t)
+    r = sum(0.999**j * float(episode.rewards[t + j]) for j in range(steps))
+    ended = episode.terminal and t + steps == len(episode)
+    goal = h(r + (0.0 if ended else 0.999**steps * back(q[t + steps].max())))
+    error = abs(q[t, episode.actions[t]] - goal)
+    return error**2 / 2 if error <= 1 else error - 0.5
+
+
+def test_demonstrations_begin_with_the_td_errors_of_the_first_network(
+    tmp_path: Path, demos: Path
+) -> None:
+    """In a run that ends before its first update."""
+    config = tiny(tmp_path / "run", demos, run__steps=100)
+    assert train(config).updates == 0
+    saved, agent = newest(tmp_path / "run"), Agent.load(tmp_path / "run")
+    mass, start = saved.files["expert_replay"]["mass"][0], 0
+    for episode in sets.load(str(demos), agent.spec, config.environment):
+        q = agent.values(episode.planes).astype(np.float64)
+        for t in range(len(episode)):
+            wanted = [first_priority(q, episode, t, n) for n in config.replay.horizons]
+            given = (np.array(wanted) + config.replay.offset) ** config.replay.alpha
+            assert mass[start + t].numpy() == pytest.approx(given, rel=1e-3)
+        assert (mass[start + len(episode)] == 0).all()
+        start += len(episode) + 1
+    assert (mass[start:] == 0).all()
 
 
 def test_training_goes_on_as_if_nobody_had_looked(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from lookfurther.config import Config, replace
 from lookfurther.demos.episodes import Episode
 from lookfurther.envs import make_envs
+from lookfurther.exploration import LADDERS
 from lookfurther.learner import Learner
 from lookfurther.networks import builder, prepare
 from lookfurther.objective import Objective
@@ -146,6 +147,24 @@ def test_groups_take_turns_and_every_lane_is_stored_alike() -> None:
         by_lane = replay.marks.view(4, replay.length)[:, :20]
         assert (by_lane[:, 0] == 1).all()
         assert replay.tree.mass.view(4, replay.length, 2)[:, :9].gt(0).all()
+
+
+def test_batch_of_a_run_has_the_shares_of_its_settings() -> None:
+    """Only expert items carry the mark of the best demonstration."""
+    for agent, expert in ((12, 4), (3, 13)):
+        shares = {"learner__agent_items": agent, "learner__expert_items": expert}
+        with loop_of(settings(**shares), 1) as loop:
+            while not loop.learner.updates:
+                loop.turn()
+            assert loop.mixture.sample().e.tolist() == [0.0] * agent + [1.0] * expert
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+@pytest.mark.parametrize("ladder", LADDERS)
+def test_groups_of_lanes_play_the_whole_ladder_together(ladder: str, parts: int) -> None:
+    with loop_of(settings(actor__ladder=ladder), parts) as loop:
+        played = torch.cat([group.actor.epsilon for group in loop.source.groups])
+        assert torch.equal(played, LADDERS[ladder](4).float())
 
 
 def test_actors_take_the_learners_weights_every_period_and_only_then() -> None:
