@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from lookfurther import cli, errors
+from lookfurther import cli, errors, evaluation
 from lookfurther.commands import (
     bench,
     demos,
@@ -107,7 +107,6 @@ def shown(value: Any) -> str:
 @pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Training and evaluation as a reader calls them, in an empty folder, but short."""
-    from lookfurther import evaluation
     from lookfurther.runtime import training
 
     def train(config: Config, real: Any = training.train, **options: Any) -> Any:
@@ -331,6 +330,11 @@ def test_memory_is_what_the_replay_takes() -> None:
         sizes = [preset("no-demos", scale).replay.capacity for scale in ("small", "paper")]
         assert step == f"{Replay.bytes_for(spec, 1, horizons):,}"
         assert totals == [hardware.gib(Replay.bytes_for(spec, n, horizons)) for n in sizes]
+
+
+@pytest.mark.parametrize("page", [GUIDE, "docs/departures.md"])
+def test_pages_give_the_cap_of_evaluation(page: str) -> None:
+    assert re.search(rf"\b{evaluation.CAP:,}\s+(emulator\s+)?frames", text(page))
 
 
 def messages() -> list[str]:

@@ -132,6 +132,14 @@ def test_gradients_are_clipped_by_their_global_norm():
     assert float(moments.norm()) == pytest.approx(0.1 * 1e-3, rel=1e-5)  # (1 - beta_1) g
 
 
+def test_adams_epsilon_is_added_after_bias_correction():
+    """Of a first gradient g the step is then rate g / (|g| + eps), here a half of the rate."""
+    parameter = torch.zeros(2)
+    adam = Adam([parameter], rate=0.25, eps=0.5)
+    adam.step([torch.tensor([0.5, -0.5])], torch.tensor(True))
+    assert parameter.tolist() == pytest.approx([-0.125, 0.125], rel=1e-5)
+
+
 def test_parameters_with_gaps_are_told_from_those_without():
     whole = torch.zeros(4, 3, 2, 2)
     for p, dense in (
