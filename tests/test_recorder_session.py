@@ -24,7 +24,7 @@ pytest.importorskip("starlette", reason="the recorder is an extra: lookfurther[r
 from websockets.sync.client import ClientConnection, connect
 
 from lookfurther.cli import main
-from lookfurther.commands.record import RecordOptions, default_name, recorder
+from lookfurther.commands.record import RecordOptions, default_name, recorder, versioned
 from lookfurther.config import Environment
 from lookfurther.demos import store
 from lookfurther.demos.episodes import Episode
@@ -593,6 +593,7 @@ def test_the_command_names_what_is_wrong(
 def test_names_of_sets() -> None:
     assert default_name("ALE/MontezumaRevenge-v5") == "recorded/MontezumaRevenge-v0"
     assert default_name("module:MiniGrid-Empty-5x5-v0") == "recorded/MiniGrid-Empty-5x5-v0"
+    assert [versioned(name) for name in ("mine", "my/set-v3")] == ["mine-v0", "my/set-v3"]
 
 
 class Command:

@@ -47,7 +47,7 @@ class RecordOptions:
 def run(words: list[str]) -> int:
     """Serve the page until it is stopped."""
     options = parse(RecordOptions, RecordOptions(), words, "lookfurther record")
-    name = options.name or default_name(options.env)
+    name = versioned(options.name) if options.name else default_name(options.env)
     validate(replace(Config(), env=options.env, demos=(name,), environment=options.environment))
     if not 0 <= options.seed < 2**31:
         raise ConfigError(f"--seed must be 0 ... 2^31 - 1, not {options.seed}")
@@ -84,6 +84,11 @@ def recorder(options: RecordOptions, name: str) -> Iterator[Recorder]:
     ):
         shelf = Shelf(name, game.spec, environment)
         yield Recorder(game, environment, shelf, journal, options.seed)
+
+
+def versioned(name: str) -> str:
+    """A name with the version that Minari wants at its end: montezuma-v0 for montezuma."""
+    return name if re.search(r"-v[0-9]+$", name) else f"{name}-v0"
 
 
 def default_name(env: str) -> str:
