@@ -163,11 +163,11 @@ def breakout(tmp_path: Path, demos: Held, monkeypatch: pytest.MonkeyPatch) -> Pa
     return put(tmp_path / "run", spec, ("mine",))
 
 
-def put(folder: Path, spec: Spec, demos: tuple[str, ...]) -> Path:
+def put(folder: Path, spec: Spec, demos: tuple[str, ...], env: str = "") -> Path:
     """A run folder that holds random weights as its best."""
     config: Config = preset(
         "apex-dqfd",
-        env=spec.env,
+        env=env or spec.env,
         demos=demos,
         network__convolutions=(4, 4, 4),
         network__hidden=(8,),
@@ -253,6 +253,18 @@ def test_what_cannot_be_evaluated_is_named(
     ):
         assert reason in refusal(capsys, *words), words
     assert not (tmp_path / "evaluation").exists()
+
+
+def test_environment_named_with_its_module_has_the_curve_of_its_demonstrations(
+    breakout: Path,
+    demos: Held,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A set names the environment without the module that registers it."""
+    run = put(tmp_path / "named", demos.description.spec, ("mine",), env=f"ale_py:{GAME}")
+    assert main(["evaluate", str(run), "--episodes", "1"]) == 0
+    assert "  expert  " in capsys.readouterr().out
 
 
 def test_demonstrations_that_give_no_starts_are_named(

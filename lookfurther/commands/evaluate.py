@@ -152,8 +152,8 @@ def _demos(options: EvaluateOptions, agent: Agent) -> list[Held]:
             print(f"no expert's curve: {error}", file=sys.stderr)
             continue
         theirs = held[-1].description.spec.env
-        if theirs != agent.config.env:
-            raise DemonstrationError(f"{name} shows {theirs}, the agent plays {agent.config.env}")
+        if theirs != agent.spec.env:
+            raise DemonstrationError(f"{name} shows {theirs}, the agent plays {agent.spec.env}")
     return held
 
 
