@@ -156,7 +156,8 @@ def random_scores(options: argparse.Namespace) -> None:
             played = assess_random(game, settings, episodes=options.episodes, lanes=options.lanes)
             mean, spread = played.scores.mean(), played.scores.std(ddof=1)
             error = spread / options.episodes**0.5
-            z = (mean - known.random) / (spread * (1 / options.episodes + 1 / THEIRS) ** 0.5)
+            both = spread * (1 / options.episodes + 1 / THEIRS) ** 0.5
+            z = (mean - known.random) / both if both else None
             rows.append([f"{game} {how}", mean, error, known.random, z])
             result[f"{game} {how}"] = {"mean": mean, "error": error, "z": z} | known._asdict()
             print(table(["", "mean", "error", "published", "z"], rows[-1:]), flush=True)
