@@ -5,21 +5,30 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from lookfurther.cli import main
+from lookfurther.config import Environment
+from lookfurther.demos import store
+from lookfurther.demos.episodes import Tape
+from lookfurther.demos.tapes import unroll
+from lookfurther.envs import describe
 from lookfurther.runtime import loop
 from lookfurther.runtime.metrics import Clock
+from tests.test_docs import COMMANDS
 
 pytest.importorskip("ale_py")
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
+GAME = "ALE/MontezumaRevenge-v5"
 ROUND = "--rounds 1 --seconds 0.1"
+# What makes each of them short, after the options that the page gives, and what it then writes.
 SMALLEST = {
     "actor": (f"{ROUND} --lanes 2", {"share_of_bare_environment"}),
     "replay": (
@@ -31,13 +40,24 @@ SMALLEST = {
         {"speed_ratio", "speed_ratio_many_environments"},
     ),
     "evaluation": (f"{ROUND} --lanes 2", {"share_of_bare_environment"}),
-    "search": ("ALE/SpaceInvaders-v5 --cores 1 --budget 4000", {"replayed_score", "curve"}),
+    "evaluation --random": ("--random ALE/Breakout-v5 --episodes 2 --lanes 2", {"games"}),
     "update": (
-        "--preset apex-dqfd --scale small --turns 2 --updates 1 --profile",
+        "--preset apex-dqfd --scale small --turns 2 --updates 1",
         {"updates_per_second", "kernels", "floor"},
     ),
-    "values": ("shipped/venture --preset apex-dqfd --updates 1 --at 0 9", {"found"}),
+    "values": ("--preset apex-dqfd --updates 1 --at 0 9", {"found"}),
+    "storage": ("--rounds 1 --steps 100", {"ways"}),
+    "curves": ("", set()),
 }
+# What is parsed only, by `test_docs.py`, and why.
+ELSEWHERE = {
+    "gpu": "a GPU",
+    "kernels": "a GPU",
+    "one_gpu": "a GPU",
+    "recorder": "a browser",
+    "search": "minutes until Montezuma's Revenge gives its first points; another game runs below",
+}
+DOCUMENTED = [words for _, words in COMMANDS if " ".join(words).startswith("python -m benchmarks.")]
 
 
 class Here:
@@ -57,16 +77,10 @@ class Here:
         pass
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", SMALLEST)
-def test_a_benchmark_runs_and_writes_its_figures(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = importlib.import_module(f"benchmarks.{name}")
-    arguments, figures = SMALLEST[name]
-    file = tmp_path / "figures.json"
-    monkeypatch.setattr(sys, "argv", [name, *shlex.split(arguments), "--json", str(file)])
+def started(words: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The figures that a benchmark writes, run in this process."""
+    module = importlib.import_module(words[0])
+    monkeypatch.setattr(sys, "argv", words)
     monkeypatch.setattr(module, "Contestant", Here, raising=False)
     monkeypatch.setattr(module, "confine", lambda cores: None, raising=False)
     monkeypatch.setattr(module, "FILL", 5.0, raising=False)
@@ -74,15 +88,64 @@ def test_a_benchmark_runs_and_writes_its_figures(
     readings = itertools.count(0.0, 0.02)
     monkeypatch.setattr(loop, "Clock", lambda spent=0.0: Clock(spent, lambda: next(readings)))
     module.main()
-    found = json.loads(file.read_text())
+    return json.loads(Path("figures.json").read_text()) if "figures.json" in words else {}
+
+
+@pytest.fixture(scope="module")
+def page_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sets that the page has by then, of fifteen steps each, and a run at RUN."""
+    folder = tmp_path_factory.mktemp("page")
+    episodes = [unroll(Tape(np.zeros(60, np.uint8)), GAME)]
+    for name in ("montezuma-v0", "montezuma-aligned-v0"):
+        store.save(name, episodes, describe(GAME, Environment()), "a test", folder / "sets")
+    words = (
+        f"train apex-dqfd --env {GAME} --demos {folder}/sets/montezuma-v0"
+        f" --run.folder {folder}/RUN --run.steps 120 --run.log-period 60"
+        " --actor.lanes 4 --replay.capacity 400 --replay.start 60 --learner.agent-items 16"
+        " --network.convolutions 4 4 4 --network.hidden 16"
+    )
+    assert main(words.split()) == 0
+    return folder
+
+
+def kind(words: list[str]) -> str:
+    """The row of `SMALLEST` that a command belongs to."""
+    name = words[2].removeprefix("benchmarks.")
+    return f"{name} --random" if "--random" in words else name
+
+
+RUN_HERE = [words for words in DOCUMENTED if kind(words) not in ELSEWHERE]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("words", RUN_HERE, ids=[" ".join(words)[:60] for words in RUN_HERE])
+def test_a_documented_benchmark_runs_and_writes_its_figures(
+    words: list[str], page_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(page_folder)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(page_folder / "sets"))
+    arguments, figures = SMALLEST[kind(words)]
+    json_too = [] if kind(words) == "curves" else ["--json", "figures.json"]
+    found = started([*words[2:], *arguments.split(), *json_too], monkeypatch)
     assert figures <= found.keys()
-    assert "commit" in found["surroundings"]
+    assert not figures or "commit" in found["surroundings"]
 
 
-def test_every_benchmark_is_here_or_needs_more() -> None:
-    parts = {"__init__", "measure", "buffers", "films", "stable_baselines", "curves", "moments"}
-    elsewhere = {"gpu", "kernels", "one_gpu", "recorder", "storage"}  # a GPU, a browser, minutes
-    assert {path.stem for path in FOLDER.glob("*.py")} == parts | elsewhere | set(SMALLEST)
+@pytest.mark.slow
+def test_a_search_runs_and_writes_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = "benchmarks.search ALE/SpaceInvaders-v5 --cores 1 --budget 4000 --json figures.json"
+    assert {"replayed_score", "curve"} <= started(words.split(), monkeypatch).keys()
+
+
+def test_every_benchmark_is_documented_and_runs_or_needs_more() -> None:
+    parts = {"__init__", "measure", "buffers", "films", "stable_baselines", "moments"}
+    documented = {words[2].removeprefix("benchmarks.") for words in DOCUMENTED}
+    assert {path.stem for path in FOLDER.glob("*.py")} == parts | documented
+    assert {kind(words) for words in DOCUMENTED} == set(SMALLEST) | set(ELSEWHERE)
 
 
 def test_values_are_told_at_the_steps_that_are_named() -> None:

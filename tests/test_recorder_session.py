@@ -597,13 +597,17 @@ def test_names_of_sets() -> None:
 
 
 class Command:
-    """`lookfurther record` in a process of its own."""
+    """A command that serves a page, in a process of its own."""
 
-    def __init__(self, *words: str) -> None:
-        command = [sys.executable, "-m", "lookfurther", "record", *words]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    def __init__(self, *words: str, name: str = "record", folder: Path = ROOT) -> None:
+        command = [sys.executable, "-m", "lookfurther", name, *words]
+        paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        environment = os.environ | {"PYTHONPATH": paths}
+        self.process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
+        )
         assert self.process.stdout is not None
-        found = re.search(r"http://(\S+)", self.process.stdout.readline())
+        found = re.search(r"http://([^\s;]+)", self.process.stdout.readline())
         assert found is not None
         self.address = found[1]
         assert self.address.startswith("127.0.0.1:")
@@ -616,6 +620,7 @@ class Command:
             open_timeout=None,
             ping_interval=None,
             max_queue=None,
+            max_size=None,
         )
 
     def stop(self, number: int) -> int:
