@@ -9,8 +9,11 @@ actions = agent.act(observations)
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from lookfurther.openmp import wait_briefly
 
 if TYPE_CHECKING:
     from lookfurther.agent import Agent
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from lookfurther.runtime.loop import Summary
     from lookfurther.runtime.training import train
     from lookfurther.types import Spec
+
+wait_briefly(os.environ)  # before anything imports torch
 
 __version__ = "0.1.0"
 

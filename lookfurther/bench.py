@@ -51,7 +51,7 @@ class Bench:
         on_gpu = self.device.type == "cuda"
         self.updates, self.warm = (TURN, WARM) if on_gpu else (1, 1)
         torch.manual_seed(config.run.seed)
-        torch.set_num_threads(hardware.learner_threads(config))
+        hardware.set_threads(config)
 
     @cached_property
     def spec(self) -> Spec:

@@ -21,6 +21,7 @@ LAYERS = {
         "arrays",
         "cores",
         "errors",
+        "openmp",
         "rules",
         "config",
         "presets",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -34,6 +36,21 @@ def learner_threads(config: Config) -> int:
     if device(config.run.device).type == "cuda":
         return config.run.threads or 1
     return config.run.threads or max(1, cores() - config.environment.processes)
+
+
+def set_threads(config: Config) -> None:
+    """Give torch the learner's threads, and its OpenBLAS one.
+
+    The threads of a product in OpenBLAS spin until the slowest is done, whatever the wait policy:
+    next to other busy processes that wastes most of their time. One thread gives the same numbers.
+    """
+    torch.set_num_threads(learner_threads(config))
+    for path in Path(torch.__file__).with_name("lib").glob("libopenblas.so*"):
+        library = ctypes.CDLL(str(path))
+        # A limit that has no function: OpenBLAS takes it from OpenMP when it is loaded, and sets
+        # its own number of threads from OpenMP's at every product. Builds without OpenMP lack it.
+        with suppress(ValueError):
+            ctypes.c_int.in_dll(library, "blas_omp_number_max").value = 1
 
 
 def beside(config: Config) -> bool:

@@ -45,7 +45,7 @@ def train(
     """
     config = validate(config)
     torch.manual_seed(config.run.seed)
-    torch.set_num_threads(hardware.learner_threads(config))
+    hardware.set_threads(config)
     title = f"{config.env} · {config.preset} · seed {config.run.seed}"
     progress = Progress(config.run.steps, title, config.run.minutes)
     make = partial(build_envs, env or config.env, config)

@@ -1,0 +1,72 @@
+"""Threads that wait for one another give their cores away."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lookfurther.openmp import BRIEF, CHOICES, wait_briefly
+
+ROOT = Path(__file__).parents[1]
+TORCH = Path(torch.__file__).parent / "lib"
+
+
+def fresh(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A new Python of this checkout, where nobody chose how threads wait."""
+    kept = {name: value for name, value in os.environ.items() if name not in CHOICES}
+    environment = kept | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"} | variables
+    return subprocess.run(
+        [sys.executable, *words], env=environment, cwd=ROOT, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    "chosen", [{"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}, {"KMP_BLOCKTIME": "200"}]
+)
+def test_wait_policy_of_the_user_is_kept(chosen: dict[str, str]) -> None:
+    environment = dict(chosen)
+    wait_briefly(environment)
+    assert environment == chosen
+
+
+def test_import_chooses_before_torch_is_loaded() -> None:
+    code = "import lookfurther, sys; assert 'torch' not in sys.modules; import os"
+    shown = "; print(*(f'{n}={os.environ.get(n)}' for n in sys.argv[1:]), sep='\\n')"
+    printed = fresh("-c", code + shown, *BRIEF).stdout.split()
+    assert dict(line.split("=") for line in printed) == BRIEF
+
+
+@pytest.mark.skipif(not list(TORCH.glob("libgomp*")), reason="torch has another OpenMP than GNU's")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-c", "import lookfurther, torch"),
+        ("-m", "lookfurther", "evaluate", "no-such-run"),
+        ("-m", "examples.unlock_pickup", "--help"),
+    ],
+    ids=["import", "command", "main job"],
+)
+def test_openmp_spins_briefly(words: tuple[str, ...]) -> None:
+    """The library says itself what it read when it was loaded."""
+    said = fresh(*words, OMP_DISPLAY_ENV="VERBOSE").stderr
+    assert f"GOMP_SPINCOUNT = '{BRIEF['GOMP_SPINCOUNT']}'" in said
+
+
+@pytest.mark.skipif(not list(TORCH.glob("libopenblas.so*")), reason="torch has no OpenBLAS")
+def test_openblas_keeps_one_thread_where_torch_has_two() -> None:
+    """Before every product OpenBLAS takes the number of threads that OpenMP has, up to a limit."""
+    code = """
+import ctypes, pathlib, torch
+from lookfurther import preset
+from lookfurther.runtime import hardware
+hardware.set_threads(preset("no-demos", run__threads=2))
+torch.ones(512, 512) @ torch.ones(512, 512)
+(path,) = pathlib.Path(torch.__file__).with_name("lib").glob("libopenblas.so*")
+print(torch.get_num_threads(), ctypes.CDLL(str(path)).openblas_get_num_threads())
+"""
+    assert fresh("-c", code).stdout.split() == ["2", "1"]
