@@ -20,6 +20,7 @@ LAYERS = {
         "types",
         "arrays",
         "cores",
+        "cgroups",
         "errors",
         "openmp",
         "rules",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from lookfurther import cgroups
 from lookfurther.config import Config
 from lookfurther.cores import cores
 from lookfurther.errors import ConfigError
@@ -79,15 +80,17 @@ def cpu_flags() -> set[str]:
     }
 
 
-def memory_left(on: torch.device) -> int:
-    """Bytes that can still be taken on a device."""
+def memory_left(on: torch.device, root: Path = cgroups.ROOT) -> int:
+    """Bytes that can still be taken on a device, or of what a container may take."""
     if on.type == "cuda":
         return torch.cuda.mem_get_info(on)[0]
-    info = Path("/proc/meminfo")
+    info = root / "proc/meminfo"
     if not info.exists():
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     fields = dict(line.split(":", 1) for line in info.read_text().splitlines())
-    return int(fields["MemAvailable"].split()[0]) * 1024
+    free = int(fields["MemAvailable"].split()[0]) * 1024
+    allowed = cgroups.memory_left(root)
+    return free if allowed is None else min(free, allowed)
 
 
 def arithmetic(config: Config) -> tuple[torch.device, torch.dtype, bool]:

@@ -1,0 +1,81 @@
+"""The limits of control groups, by which containers share a machine: processors and memory.
+
+Both versions of control groups are read. The smallest limit on the path from a process's group to
+the root counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path("/")
+
+
+def processors(root: Path = ROOT) -> float | None:
+    """Processors' worth of time that this process may use; None where nothing limits it."""
+    limits = []
+    for group in _groups("cpu", root):
+        quota = _word(group / "cpu.max", 0) or _word(group / "cpu.cfs_quota_us", 0)
+        period = _word(group / "cpu.max", 1) or _word(group / "cpu.cfs_period_us", 0)
+        if quota and period:
+            limits.append(quota / period)
+    return min(limits, default=None)
+
+
+def memory_left(root: Path = ROOT) -> int | None:
+    """Bytes that this process may still take; None where nothing limits it.
+
+    Cached files that were not used lately are given back under pressure: they count as free.
+    Version 1 writes "no limit" as a number that is larger than any memory.
+    """
+    left = []
+    for group in _groups("memory", root):
+        limit = _word(group / "memory.max", 0) or _word(group / "memory.limit_in_bytes", 0)
+        used = _word(group / "memory.current", 0) or _word(group / "memory.usage_in_bytes", 0)
+        if limit is not None:
+            left.append(max(0, limit - max(0, (used or 0) - _cached(group / "memory.stat"))))
+    return min(left, default=None)
+
+
+def _groups(controller: str, root: Path) -> Iterator[Path]:
+    """The folders of this process's groups, from the innermost to where they are mounted.
+
+    A container often sees its own group at the mount, under the path that it has outside: folders
+    that are not there are left out, the mount never is.
+    """
+    mounted = root / "sys/fs/cgroup"
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, names, path = line.split(":", 2)
+        if controller in names.split(","):  # version 1: a hierarchy for each controller
+            mounts = [mounted / controller, mounted / names]
+        elif not names:  # version 2
+            mounts = [mounted, mounted / "unified"]
+        else:
+            continue
+        inside = [part for part in path.split("/") if part]
+        depth = 0 if ".." in inside else len(inside)
+        for mount in mounts:
+            for length in range(depth, -1, -1):
+                if (group := mount.joinpath(*inside[:length])).is_dir():
+                    yield group
+
+
+def _read(path: Path) -> str:
+    """The text of a file; empty where there is none or it may not be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def _word(path: Path, place: int) -> int | None:
+    """A word of a file as a positive number; None where it says "max", -1 or nothing."""
+    words = _read(path).split()
+    return int(words[place]) if len(words) > place and words[place].isdigit() else None
+
+
+def _cached(path: Path) -> int:
+    """Bytes of the group's files that were not used lately, those of the groups in it included."""
+    counts = dict(line.split() for line in _read(path).splitlines())
+    return int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))
