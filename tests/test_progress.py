@@ -153,6 +153,14 @@ def test_the_time_left_follows_the_last_speeds_and_the_limit_of_minutes() -> Non
     assert limited.eta() == 0
 
 
+def test_the_time_left_leaves_out_the_speed_before_learning() -> None:
+    progress = Progress(1000, console=terminal(80))
+    progress.update({"step": 100, "steps_per_second": 900.0, "updates": 0})
+    assert progress.eta() is None
+    progress.update({"step": 200, "steps_per_second": 10.0, "updates": 3})
+    assert progress.eta() == 80
+
+
 # --- the panel
 
 SHOT_80 = """\

@@ -118,7 +118,8 @@ class Progress:
     def update(self, row: Row) -> None:
         """Shows the newest row."""
         self._row = row
-        if _known(row.get("steps_per_second")):
+        learning = row.get("updates") != 0  # steps are much faster before
+        if learning and _known(row.get("steps_per_second")):
             self._speeds.append(row["steps_per_second"])
         if self._live is not None:
             self._live.update(self.panel(), refresh=True)
@@ -147,7 +148,10 @@ class Progress:
             self._tell()
 
     def eta(self) -> float | None:
-        """Seconds left at the speed of the last rows, or to the limit of minutes if sooner."""
+        """Seconds left at the speed of the last rows, or to the limit of minutes if sooner.
+
+        Only the speed since learning began counts: before, it says nothing of the rest.
+        """
         left = []
         if sum(self._speeds) > 0:
             missing = max(0, self._total - self._row["step"])
