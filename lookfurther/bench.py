@@ -142,6 +142,21 @@ class Bench:
         rates = [(b - a) / seconds for a, b in zip(before, after, strict=True)]
         return dict(zip(("steps", "updates", *loop.waits), rates, strict=True))
 
+    def training(self) -> dict[str, float]:
+        """A run with its own rate of learning, from its first update on; the replay is empty."""
+        loop = self.learning()
+        before = loop.step
+        seconds = self._spend(loop.turn)[1]
+        return {"steps": (loop.step - before) / seconds}
+
+    def learning(self) -> Loop:
+        """A run just after its first update: it waited for no more steps than it must."""
+        loop = self.loop(self.empty(), replay__start=least_start(self.config))
+        while not loop.learner.updates:
+            loop.turn()
+        loop.check()
+        return loop
+
     def loop(self, mixture: Mixture, **settings: Any) -> Loop:
         """The loop of a run with these parts and settings, without its folder."""
         config = replace(self.config, **settings)
@@ -203,13 +218,9 @@ class Bench:
 
 
 def start_cold(config: str) -> None:
-    """A process up to its first update: a run that waits for no more steps than it must."""
-    bench = Bench(from_json(config), 0.0)
-    with closing(bench):
-        loop = bench.loop(bench.empty(), replay__start=least_start(bench.config))
-        while not loop.learner.updates:
-            loop.turn()
-        loop.check()
+    """A process up to its first update."""
+    with closing(Bench(from_json(config), 0.0)) as bench:
+        bench.learning()
 
 
 def _noise(spec: Spec) -> Episode:
