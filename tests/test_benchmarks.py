@@ -41,6 +41,7 @@ SMALLEST = {
     ),
     "evaluation": (f"{ROUND} --lanes 2", {"share_of_bare_environment"}),
     "evaluation --random": ("--random ALE/Breakout-v5 --episodes 2 --lanes 2", {"games"}),
+    "load": (f"{ROUND} --busy 1 --tasks CartPole", {"tasks"}),
     "update": (
         "--preset apex-dqfd --scale small --turns 2 --updates 1",
         {"updates_per_second", "kernels", "floor"},

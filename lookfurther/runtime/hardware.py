@@ -46,12 +46,17 @@ def set_threads(config: Config) -> None:
     next to other busy processes that wastes most of their time. One thread gives the same numbers.
     """
     torch.set_num_threads(learner_threads(config))
+    limit_openblas(1)
+
+
+def limit_openblas(threads: int) -> None:
+    """The most threads of a product in torch's OpenBLAS, where it has one."""
     for path in Path(torch.__file__).with_name("lib").glob("libopenblas.so*"):
         library = ctypes.CDLL(str(path))
         # A limit that has no function: OpenBLAS takes it from OpenMP when it is loaded, and sets
         # its own number of threads from OpenMP's at every product. Builds without OpenMP lack it.
         with suppress(ValueError):
-            ctypes.c_int.in_dll(library, "blas_omp_number_max").value = 1
+            ctypes.c_int.in_dll(library, "blas_omp_number_max").value = threads
 
 
 def beside(config: Config) -> bool:

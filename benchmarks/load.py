@@ -1,0 +1,170 @@
+"""Training alone and next to busy processes, for each way in which threads may wait.
+
+    python -m benchmarks.load [--busy N] [--tasks TASK ...] [--seconds S] [--json FILE]
+
+Every way trains in a process of its own. They take turns: first alone, then next to N processes
+that never sleep. A fair scheduler leaves training C / (C + N) of C cores; what is kept is given as
+a share of the speed alone, and of that fair share.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.measure import (
+    Contestant,
+    confine,
+    medians,
+    parser,
+    report,
+    surroundings,
+    table,
+)
+from lookfurther import Config, preset, replace
+from lookfurther.openmp import BRIEF, CHOICES
+
+CAPACITY = 20_000  # steps in the replay: what fits several times
+
+
+class Way(NamedTuple):
+    """Threads of the learner and of OpenBLAS, 0 for all cores, and how OpenMP's wait."""
+
+    threads: int
+    openblas: int
+    variables: dict[str, str]
+
+
+WAYS = {
+    "brief waits, OpenBLAS with one thread (ours)": Way(0, 1, BRIEF),
+    "brief waits": Way(0, 0, BRIEF),
+    "passive waits": Way(0, 0, {"OMP_WAIT_POLICY": "PASSIVE"}),
+    "spinning, the libraries' default": Way(0, 0, {"GOMP_SPINCOUNT": "300000"}),
+    "one thread": Way(1, 1, BRIEF),
+}
+
+
+def task(name: str) -> Config:
+    """The configuration of a task, at the small scale."""
+    if name == "UnlockPickup":
+        from examples.unlock_pickup import settings
+
+        config = settings(Path("noise"), Path("none"))
+    else:
+        config = preset("no-demos", "small", env=TASKS[name])
+    return replace(config, replay__capacity=CAPACITY, run__device="cpu")
+
+
+TASKS = {"CartPole": "CartPole-v1", "UnlockPickup": "", "Pong": "ALE/Pong-v5"}
+
+
+class Training:
+    """A run after its first update."""
+
+    def __init__(self, name: str, threads: int, openblas: int) -> None:
+        from lookfurther.bench import Bench
+        from lookfurther.runtime import hardware
+
+        bench = Bench(replace(task(name), run__threads=threads), 0.0)
+        hardware.limit_openblas(openblas or hardware.cores())
+        self.loop = bench.learning()
+
+    def round(self, seconds: float) -> dict[str, float]:
+        """Rates over so many seconds, at least one turn."""
+        before, wall, processor = self.loop.step, time.perf_counter(), time.process_time()
+        while True:
+            self.loop.turn()
+            if (spent := time.perf_counter() - wall) >= seconds:
+                break
+        steps = self.loop.step - before
+        return {
+            "steps_per_second": steps / spent,
+            "steps_per_processor_second": steps / (time.process_time() - processor),
+        }
+
+
+@contextmanager
+def waiting(variables: dict[str, str]) -> Iterator[None]:
+    """Processes started here read these variables and no others on how to wait."""
+    before = {name: os.environ.pop(name) for name in CHOICES if name in os.environ}
+    os.environ.update(variables)
+    yield
+    for name in variables:
+        del os.environ[name]
+    os.environ.update(before)
+
+
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """So many processes next to this one that never sleep."""
+    command = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(command) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def measure(name: str, options: Any) -> dict[str, dict[str, float]]:
+    """The figures of each way on a task."""
+    with ExitStack() as stack:
+        runs = {}
+        for way, (threads, openblas, variables) in WAYS.items():
+            with waiting(variables):
+                run = Contestant(Training, name, threads, openblas)
+            runs[way] = stack.enter_context(closing(run))
+
+        def rounds() -> dict[str, dict[str, float]]:
+            turns = range(options.rounds)
+            found = [{w: r.call("round", options.seconds) for w, r in runs.items()} for _ in turns]
+            return {way: medians([one[way] for one in found]) for way in runs}
+
+        alone = rounds()
+        with busy(options.busy):
+            loaded = rounds()
+    fair = options.cores / (options.cores + options.busy)
+    figures = {}
+    for way in runs:
+        kept = loaded[way]["steps_per_second"] / alone[way]["steps_per_second"]
+        figures[way] = {
+            **{f"alone_{key}": value for key, value in alone[way].items()},
+            **{f"busy_{key}": value for key, value in loaded[way].items()},
+            "kept": kept,
+            "share_of_fair": kept / fair,
+        }
+    return figures
+
+
+def main() -> None:
+    options = parser(__doc__, seconds=3.0)
+    options.add_argument("--busy", type=int, default=4, help="processes that never sleep")
+    options.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    options = options.parse_args()
+    confine(options.cores)
+    result: dict[str, Any] = {
+        "surroundings": surroundings(["lookfurther", "torch", "ale-py"]),
+        "busy": options.busy,
+        "tasks": {name: measure(name, options) for name in options.tasks},
+    }
+    keys = ("alone_steps_per_second", "busy_steps_per_second", "kept", "share_of_fair")
+    keys += ("busy_steps_per_processor_second",)
+    rows = [
+        [f"{name}: {way}", *(figures[key] for key in keys)]
+        for name, ways in result["tasks"].items()
+        for way, figures in ways.items()
+    ]
+    header = ["", "steps/s alone", f"next to {options.busy}", "kept", "of the fair share"]
+    text = table([*header, "steps per processor second"], rows)
+    report("Training next to other load", result, text, options.json)
+
+
+if __name__ == "__main__":
+    main()
