@@ -54,7 +54,7 @@ def stop_at_numpy(folder: Path) -> dict[str, str]:
 
 
 def wait_until_stopped(process: subprocess.Popen[str], count: int) -> None:
-    """Return when so many processes that this one has started have stopped."""
+    """Return when `count` of the processes that this one has started have stopped."""
     while list(states(process.pid).values()).count("T") < count:
         assert process.poll() is None
         time.sleep(0.005)

@@ -82,7 +82,7 @@ def wait(holds: Callable[[], bool]) -> None:
 
 
 def play(page: Any, more: int) -> None:
-    """Wait until so many steps have been played with the keys that are down."""
+    """Wait until `more` steps have been played with the keys that are down."""
     begun = steps(page)
     wait(lambda: steps(page) >= begun + more)
 
