@@ -40,9 +40,11 @@ class Environment:
     on_fault: Literal["stop", "drop"] = "stop"
     """on a reward or observation that is not finite: stop, or drop the episode and count it"""
     max_failures: int = 3
-    """exceptions in a row after which an environment is given up"""
+    """failures in a row after which an environment or a worker process is given up"""
     processes: int = 0
-    """processes that step Gymnasium environments; 0: this one"""
+    """worker processes that step Gymnasium environments; 0: this one"""
+    worker_timeout: float = 120.0
+    """seconds for a step or reset in a worker process, which is then replaced; 0: no limit"""
     threads: int = 0
     """threads that step Atari environments; 0: chosen from the cores"""
 

@@ -17,6 +17,7 @@ LEAST = {
     "environment.cap": 1,
     "environment.max_failures": 1,
     "environment.processes": 0,
+    "environment.worker_timeout": 0,
     "environment.threads": 0,
     "actor.lanes": 1,
     "actor.weights_period": 1,

@@ -158,6 +158,35 @@ class Waiting(Counting):
         return super().step(action)
 
 
+class Hanging(Counting):
+    """Counting whose first step, of all that share a file, never ends."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+
+    def step(self, action: int) -> Any:
+        try:
+            self.file.touch(exist_ok=False)
+        except FileExistsError:
+            return super().step(action)
+        while True:
+            time.sleep(60)
+
+
+class Dying(Counting):
+    """Counting whose process ends at a step of the episode."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+
+    def step(self, action: int) -> Any:
+        if self.t + 1 == self.at:
+            os._exit(9)
+        return super().step(action)
+
+
 class PlusOne(gymnasium.Wrapper):
     def step(self, action: Any) -> Any:
         observation, reward, *rest = self.env.step(action)

@@ -85,6 +85,7 @@ BROKEN: dict[str, dict[str, Any]] = {
     "environment.cap must be 1 or more, not 0": {"environment__cap": 0},
     "environment.max_failures must be 1 or more, not 0": {"environment__max_failures": 0},
     "environment.processes must be 0 or more, not -1": {"environment__processes": -1},
+    "environment.worker_timeout must be 0 or more, not -1.0": {"environment__worker_timeout": -1.0},
     "environment.threads must be 0 or more, not -1": {"environment__threads": -1},
     "actor.lanes must be 1 or more, not 0": {"actor__lanes": 0},
     "actor.weights_period must be 1 or more, not 0": {"actor__weights_period": 0},

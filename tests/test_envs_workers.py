@@ -17,9 +17,24 @@ import gymnasium
 import numpy as np
 import pytest
 
-from lookfurther.envs.workers import Workers, WorkerTraceback
+from lookfurther.envs import worker as worker_module
+from lookfurther.envs import workers as workers_module
+from lookfurther.envs.worker import Shared, Worker, WorkerLost, WorkerTraceback, lane_record
+from lookfurther.envs.workers import Workers
 from lookfurther.errors import CheckpointError, ConfigError, EnvironmentFault
-from tests.faulty_envs import Counting, Faulty, Waiting, at, choices, lanes, play, same
+from tests.faulty_envs import (
+    Counting,
+    Dying,
+    Faulty,
+    Hanging,
+    Waiting,
+    at,
+    choices,
+    lanes,
+    only,
+    play,
+    same,
+)
 from tests.sessions import members, stop_at_numpy, wait_until_gone, wait_until_stopped
 
 ROOT = Path(__file__).parents[1]
@@ -99,14 +114,221 @@ def test_dropped_episodes_and_restarts_are_counted_together():
     envs.close()
 
 
+# Lost processes
+
+
+def pid(envs: Workers, lane: int) -> int:
+    """The process that steps a lane."""
+    (found,) = (w.pid for w in envs._workers if w.low <= lane < w.high)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("lane", [0, 2])
 def test_a_killed_worker_is_named_by_its_lanes(lane):
+    envs = workers(Counting, 4, max_failures=1)
+    envs.reset()
+    os.kill(pid(envs, lane), signal.SIGKILL)
+    with pytest.raises(EnvironmentFault) as error:
+        play(envs, np.zeros((2, 4), int))
+    process = f"the process of lanes {lane} to {lane + 1}"
+    assert str(error.value) == f"Counting: {process} died (exit code -9): failure 1 in a row"
+    envs.close()
+
+
+def test_killed_worker_is_replaced():
+    """New episodes begin in its lanes, the old ones are dropped; the other lanes go on."""
+    healthy, envs = lanes(Counting, 4), workers(Counting, 4)
+    expected = [healthy.reset(), *play(healthy, np.ones((6, 4), int))]
+    film = [envs.reset(), *play(envs, np.ones((2, 4), int))]
+    killed, other = pid(envs, 0), pid(envs, 2)
+    os.kill(killed, signal.SIGKILL)
+    film += play(envs, np.ones((4, 4), int))
+    assert pid(envs, 0) != killed
+    assert pid(envs, 2) == other
+    assert all(same(only(a, [2, 3]), only(b, [2, 3])) for a, b in zip(expected, film, strict=True))
+    assert [step.dropped.tolist() for step in film] == [
+        [k == 3, k == 3, False, False] for k in range(7)
+    ]
+    assert film[3].first.tolist() == [True, True, False, False]
+    assert film[3].reward.tolist() == [0, 0, *expected[3].reward[2:].tolist()]
+    seeds = {float(step.observation[lane, 2]) for step in film for lane in (0, 1)}
+    assert len(seeds) == 4  # two episodes in each lane, each with a seed of its own
+    assert (envs.dropped_episodes, envs.restarts) == (2, 0)
+    line = "Counting: the process of lanes 0 to 1 died (exit code -9) and is replaced"
+    assert envs.replacements == [line]
+    envs.close()
+
+
+def test_a_worker_killed_at_the_end_of_its_episodes_drops_nothing():
+    """They have ended well; the episodes that were about to begin are passed over."""
+    envs, healthy = workers(Counting, 2), lanes(Counting, 2)
+    healthy.reset()
+    third = play(healthy, np.zeros((12, 2), int))[7]  # the episodes of number 2 begin
+    envs.reset()
+    assert play(envs, np.zeros((3, 2), int))[-1].terminal.all()
+    os.kill(pid(envs, 0), signal.SIGKILL)
+    (step,) = play(envs, np.zeros((1, 2), int))
+    assert step.first.all()
+    assert not step.dropped.any()
+    assert envs.dropped_episodes == 0
+    assert same(only(step, [0]), only(third, [0]))
+    envs.close()
+
+
+def test_a_worker_that_always_dies_is_given_up():
+    envs = workers(partial(Dying, at=1), 1, max_failures=3)
+    envs.reset()
+    play(envs, np.zeros((2, 1), int))
+    with pytest.raises(EnvironmentFault, match=r"died \(exit code 9\): failure 3 in a row"):
+        play(envs, np.zeros((1, 1), int))
+    assert len(envs.replacements) == 2
+    envs.close()
+
+
+def test_workers_fail_only_in_a_row():
+    """A good step between two deaths clears the count."""
+    envs = workers(partial(Dying, at=2), 1, max_failures=2)
+    envs.reset()
+    film = play(envs, np.zeros((4, 1), int))
+    assert sum(step.dropped.sum() for step in film) == envs.dropped_episodes == 2
+    assert len(envs.replacements) == 2
+    envs.close()
+
+
+def test_a_worker_that_dies_at_its_start_is_tried_again():
+    home = os.getpid()
+
+    def env() -> gymnasium.Env:
+        if os.getpid() != home:
+            os._exit(7)
+        return Counting()
+
+    with pytest.raises(EnvironmentFault, match=r"died \(exit code 7\): failure 2 in a row"):
+        workers(env, 1, max_failures=2)
+
+
+def test_a_checkpoint_of_a_lost_worker_restores_the_others():
     envs = workers(Counting, 4)
     envs.reset()
-    os.kill(envs._workers[lane // 2].process.pid or 0, signal.SIGKILL)
-    with pytest.raises(EnvironmentFault, match=f"lanes {lane} to {lane + 1} died .exit code -9"):
-        play(envs, np.zeros((2, 4), int))
+    film = play(envs, np.ones((2, 4), int))
+    os.kill(pid(envs, 0), signal.SIGKILL)
+    state = envs.state()
+    assert play(envs, np.ones((1, 4), int))[0].dropped.tolist() == [True, True, False, False]
+    for again in (lanes(Counting, 4), workers(Counting, 4)):
+        step, going = again.restore(state)
+        assert going.tolist() == [False, False, True, True]
+        assert same(only(step, [2, 3]), only(film[-1], [2, 3]))
+        assert step.first.tolist() == [True, True, False, False]
+        again.close()
     envs.close()
+
+
+def test_a_worker_killed_before_a_restore_begins_new_episodes():
+    envs = workers(Counting, 4)
+    envs.reset()
+    play(envs, np.ones((2, 4), int))
+    state = envs.state()
+    os.kill(pid(envs, 0), signal.SIGKILL)
+    step, going = envs.restore(state)
+    assert going.tolist() == [False, False, True, True]
+    assert step.first.tolist() == [True, True, False, False]
+    assert not step.dropped.any()
+    envs.close()
+
+
+# The limit below is short, and a busy machine may exceed it in healthy processes too: these tests
+# hold however many of them are replaced.
+SHORT = {"worker_timeout": 0.5, "max_failures": 1_000_000}
+
+
+def test_stopped_worker_is_replaced():
+    envs = workers(Counting, 2, **SHORT)
+    envs.reset()
+    stopped = pid(envs, 0)
+    os.kill(stopped, signal.SIGSTOP)
+    (step,) = play(envs, np.zeros((1, 2), int))
+    assert (step.dropped[0], step.first[0]) == (True, True)
+    assert pid(envs, 0) != stopped
+    with pytest.raises(ProcessLookupError):
+        os.kill(stopped, 0)
+    line = "Counting: the process of lanes 0 to 0 has not completed a step in 0.5 seconds"
+    assert f"{line} and is replaced" in envs.replacements
+    envs.close()
+
+
+def test_hanging_environment_is_replaced(tmp_path: Path):
+    """It hangs until its file exists, which is made by the first that hangs."""
+    envs = workers(partial(Hanging, tmp_path / "hung"), 2, **SHORT)
+    envs.reset()
+    (step,) = play(envs, np.zeros((1, 2), int))
+    assert (tmp_path / "hung").exists()
+    assert step.dropped.any()
+    assert envs.replacements
+    envs.close()
+
+
+class Pipe:
+    """A pipe on which an answer arrives after so many polls, with a step at some of them."""
+
+    def __init__(self, worker: Worker, polls: int, steps: set[int]) -> None:
+        self.worker, self.polls, self.steps, self.asked = worker, polls, steps, 0
+
+    def poll(self, _: float) -> bool:
+        self.asked += 1
+        self.worker._records["progress"][0] += self.asked in self.steps
+        return self.asked > self.polls
+
+    def recv(self) -> str:
+        return "done"
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("timeout", "polls", "steps", "lost_at"),
+    [
+        (4.0, 100, set(range(1, 101)), None),  # a long answer, such as a replay of episodes
+        (4.0, 100, {3, 6, 50}, 10),
+        (4.0, 100, set(), 4),
+        (2.0, 100, set(), 4),  # in quarters
+        (0.0, 10_000, set(), None),
+    ],
+)
+def test_a_worker_without_progress_is_lost(timeout, polls, steps, lost_at, monkeypatch):
+    monkeypatch.setattr(worker_module, "POLL_PERIOD", 1.0)
+    spec = lanes(Counting).spec
+    worker = Worker(Shared(bytearray(lane_record(spec).itemsize), spec, b"", 0), 0, 1)
+    pipe: Any = Pipe(worker, polls, steps)
+    worker._pipe = pipe
+    worker._process = Alive()  # type: ignore[assignment]
+    if lost_at is None:
+        assert worker.answer(timeout) == "done"
+    else:
+        with pytest.raises(WorkerLost, match=f"has not completed a step in {timeout:g} seconds"):
+            worker.answer(timeout)
+        assert pipe.asked == lost_at
+
+
+class Alive:
+    def is_alive(self) -> bool:
+        return True
+
+    def kill(self) -> None: ...
+
+    def join(self, timeout: float) -> None: ...
+
+
+def test_close_ends_a_worker_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(workers_module, "CLOSE_TIMEOUT", 0.0)
+    envs = workers(partial(Waiting, tmp_path / "never"), 2)
+    envs.reset()
+    envs.send(np.zeros(2, int))
+    found = [pid(envs, lane) for lane in (0, 1)]
+    envs.close()
+    for process in found:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
 
 
 def test_a_worker_that_cannot_start_leaves_nothing():
@@ -140,6 +362,8 @@ if __name__ == "__main__":
         signal.signal(signal.SIGTERM, lambda *_: told.append(True))
     envs = lanes("CartPole-v1", 4, processes=2)
     envs.reset()
+    if "stopped" in sys.argv:
+        os.kill(envs._workers[0].pid, signal.SIGSTOP)
     print("ready", flush=True)
     while not told and "leave" not in sys.argv:
         play(envs, np.zeros((10, 4), int))
@@ -206,8 +430,10 @@ def test_an_interrupt_while_workers_start_is_not_theirs(tmp_path: Path):
         wait_until_gone(process.pid)
 
 
-def test_workers_do_not_outlive_a_killed_run(tmp_path: Path):
-    with run(tmp_path, "interrupt") as process:
+@pytest.mark.parametrize("how", ["interrupt", "stopped"])
+def test_workers_do_not_outlive_a_killed_run(tmp_path: Path, how: str):
+    """Not even one that cannot notice it."""
+    with run(tmp_path, how) as process:
         wait_until_ready(process)
         assert len(members(process.pid)) == 4  # the run, multiprocessing's tracker, two workers
         process.kill()

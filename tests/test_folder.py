@@ -149,6 +149,7 @@ FREE_CHANGES: dict[str, Any] = {
     "run__device": "cpu",
     "environment__threads": 7,
     "environment__processes": 7,
+    "environment__worker_timeout": 7.0,
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import gymnasium
@@ -38,6 +38,11 @@ class Envs(Protocol):
     @property
     def restarts(self) -> int:
         """Environments rebuilt after an exception."""
+        ...
+
+    @property
+    def replacements(self) -> Sequence[str]:
+        """A line for each worker process that was lost and replaced."""
         ...
 
     def reset(self) -> Step:

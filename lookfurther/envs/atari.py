@@ -23,6 +23,7 @@ class Atari:
 
     dropped_episodes = 0
     restarts = 0
+    replacements = ()
 
     def __init__(
         self, game: EnvSpec, environment: Environment, lanes: int, seed: int, threads: int

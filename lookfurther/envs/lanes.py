@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -157,10 +157,23 @@ class Lane:
 class Lanes:
     """A block of environments stepped in this process; `numbers` are their lanes in the run."""
 
-    def __init__(self, blueprint: Blueprint, numbers: Sequence[int], seed: int) -> None:
+    replacements: Sequence[str] = ()
+
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        numbers: Sequence[int],
+        seed: int,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`progress` is called whenever an environment was built or has answered."""
         self._block = [Lane(blueprint, number, seed) for number in numbers]
         self.lanes = len(self._block)
-        built = {id(lane.open().unwrapped) for lane in self._block}
+        self._progress = progress
+        built = set()
+        for lane in self._block:
+            built.add(id(lane.open().unwrapped))
+            progress()
         if len(built) < self.lanes:
             raise ConfigError(f"{blueprint.name()} must build a new environment at every call")
         spec = self._block[0].spec
@@ -177,9 +190,17 @@ class Lanes:
     def restarts(self) -> int:
         return sum(lane.restarts for lane in self._block)
 
-    def reset(self) -> Step:
+    @property
+    def episodes(self) -> np.ndarray:
+        """The number of each lane's episode, from 0."""
+        return np.array([lane.episode for lane in self._block], np.int64)
+
+    def reset(self, after: np.ndarray | None = None) -> Step:
+        """Open the next episode in every lane, or the one that follows the numbers `after`."""
         self._step = blank(self.spec, self.lanes)
         for i, lane in enumerate(self._block):
+            if after is not None:
+                lane.episode = int(after[i])
             self._put(i, lane.begin())
         return self._step
 
@@ -195,7 +216,7 @@ class Lanes:
     def state(self) -> dict[str, np.ndarray]:
         """The current Step, and what leads to it: each lane's episode and the actions taken."""
         return self._step._asdict() | {
-            "episode": np.array([lane.episode for lane in self._block], np.int64),
+            "episode": self.episodes,
             "length": np.array([len(lane.actions) for lane in self._block], np.int64),
             "action": np.array([a for lane in self._block for a in lane.actions], np.int64),
         }
@@ -222,6 +243,7 @@ class Lanes:
 
     def _put(self, i: int, answer: Answer) -> None:
         """Write lane i's answer into the current Step, its plane as the newest of the stack."""
+        self._progress()
         plane, *rest = answer
         step, channels = self._step, self.spec.plane[0]
         step.reward[i], step.terminal[i], step.truncated[i], step.first[i], step.dropped[i] = rest

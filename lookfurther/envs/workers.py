@@ -5,212 +5,175 @@ from __future__ import annotations
 import atexit
 import contextlib
 import multiprocessing
-import signal
-import traceback
-from collections.abc import Iterator
+import time
+from collections.abc import Sequence
 from itertools import pairwise
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 import numpy as np
 
 from lookfurther.envs.blueprint import Blueprint
-from lookfurther.envs.lanes import Lanes, blank, select
-from lookfurther.errors import CheckpointError, EnvironmentFault, LookFurtherError
-from lookfurther.types import Spec, Step
-
-PATIENCE = 5.0  # seconds a worker has to close its environments
-SIGNALS = (signal.SIGINT, signal.SIGTERM)  # meant for the run, often sent to its workers too
-
-
-class Worker(NamedTuple):
-    """One process and the lanes low ... high - 1 that it steps."""
-
-    process: SpawnProcess
-    pipe: Connection
-    low: int
-    high: int
-
-
-class Failure(NamedTuple):
-    """An error on its way out of a worker, with the traceback of its cause as text."""
-
-    error: LookFurtherError
-    cause: str
-
-
-class WorkerTraceback(Exception):
-    """The cause of a fault, as the worker saw it."""
+from lookfurther.envs.lanes import Lanes, select
+from lookfurther.envs.worker import (
+    CLOSE_TIMEOUT,
+    START_TIMEOUT,
+    Shared,
+    Worker,
+    WorkerLost,
+    lane_record,
+)
+from lookfurther.errors import CheckpointError, EnvironmentFault
+from lookfurther.types import Step
 
 
 class Workers:
-    """The same lanes as `Lanes`, with the same results, split over `environment.processes`."""
+    """The same lanes as `Lanes`, with the same results, split over `environment.processes`.
+
+    A process that dies or hangs is replaced, and new episodes begin in its lanes.
+    """
 
     def __init__(self, blueprint: Blueprint, lanes: int, seed: int) -> None:
-        self.lanes = lanes
+        self.lanes, self._environment = lanes, blueprint.environment
+        self._timeout = self._start_timeout = self._environment.worker_timeout
+        if self._timeout:
+            self._start_timeout = max(self._timeout, START_TIMEOUT)
         with contextlib.closing(Lanes(blueprint, range(1), seed)) as one:
             self.spec = one.spec
-        context = multiprocessing.get_context("spawn")
+        record = lane_record(self.spec)
         # Anonymous memory: there is no name that could be left behind.
-        memory = context.RawArray("b", lanes * film(self.spec).itemsize)
-        self._film = np.frombuffer(memory, film(self.spec))
-        self._workers: list[Worker] = []
+        memory = multiprocessing.get_context("spawn").RawArray("b", lanes * record.itemsize)
+        self._records = np.frombuffer(memory, record)
+        self._over = np.ones(lanes, bool)  # lanes without an episode under way
+        self._episode = np.full(lanes, -1)
+        self._lost_counts = {"dropped_episodes": 0, "restarts": 0}  # of processes replaced
+        self.replacements: list[str] = []
+        shared = Shared(memory, self.spec, cloudpickle.dumps((blueprint, self.spec)), seed)
+        bounds = np.linspace(0, lanes, min(self._environment.processes, lanes) + 1).astype(int)
+        self._workers = [Worker(shared, *ends) for ends in pairwise(bounds.tolist())]
         atexit.register(self.close)  # before multiprocessing's own handler, which only waits
-        processes = min(blueprint.environment.processes, lanes)
-        bounds = np.linspace(0, lanes, processes + 1).astype(int).tolist()
-        task = cloudpickle.dumps((blueprint, self.spec))
         try:
-            for low, high in pairwise(bounds):
-                here, there = context.Pipe()
-                process = context.Process(target=work, args=(there, memory, task, low, high, seed))
-                with _signals_held():  # an interrupt must not fall between start and append
-                    process.start()
-                    self._workers.append(Worker(process, here, low, high))
-                there.close()
-            self._answers()
+            for worker in self._workers:
+                worker.start()
+            self._replace_lost(self._answers(self._workers, self._start_timeout))
         except BaseException:
             self.close()
             raise
 
     @property
     def dropped_episodes(self) -> int:
-        return int(self._film["dropped_episodes"].sum())
+        return self._count("dropped_episodes")
 
     @property
     def restarts(self) -> int:
-        return int(self._film["restarts"].sum())
+        return self._count("restarts")
 
     def reset(self) -> Step:
-        self._ask("reset")
-        self._answers()
+        self._over[:] = True
+        for worker in self._workers:
+            worker.ask("reset")
+        self._replace_lost(self._answers(self._workers, self._timeout))
         return self._step()
 
     def send(self, actions: np.ndarray) -> None:
-        self._film["action"] = actions
-        self._ask("step")
+        self._records["action"] = actions
+        for worker in self._workers:
+            worker.ask("step")
 
     def recv(self) -> Step:
-        self._answers()
+        answers = self._answers(self._workers, self._timeout)
+        for worker in answers:
+            worker.failures = 0
+        self._replace_lost(answers)
         return self._step()
 
     def state(self) -> dict[str, np.ndarray]:
-        self._ask("state")
-        parts = self._answers()
+        for worker in self._workers:
+            worker.ask("state")
+        # What is lost is replaced by the next `recv`.
+        answers = self._answers(self._workers, self._timeout)
+        parts = [answers.get(worker) or self._lost_state(worker) for worker in self._workers]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def restore(self, state: dict[str, np.ndarray]) -> tuple[Step, np.ndarray]:
         held = len(state["episode"])
         if held != self.lanes:
             raise CheckpointError(f"the checkpoint holds {held} lanes, this run has {self.lanes}")
+        self._over[:], self._episode = True, state["episode"].astype(np.int64)
         for worker in self._workers:
-            self._tell(worker, "restore", select(state, worker.low, worker.high))
-        same = np.concatenate(self._answers())
+            worker.ask("restore", select(state, worker.low, worker.high))
+        answers = self._answers(self._workers, self._timeout)
+        same = np.zeros(self.lanes, bool)
+        for worker, answer in answers.items():
+            same[worker.lanes] = answer
+        self._replace_lost(answers)
         return self._step(), same
 
     def close(self) -> None:
         atexit.unregister(self.close)
         for worker in self._workers:
-            worker.pipe.close()
+            worker.leave()
+        deadline = time.monotonic() + CLOSE_TIMEOUT
         for worker in self._workers:
-            worker.process.join(PATIENCE)
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
+            worker.join(deadline)
         self._workers = []
 
     def _step(self) -> Step:
-        return Step(*(self._film[name].copy() for name in Step._fields))
+        step = Step(*(self._records[name].copy() for name in Step._fields))
+        # Kept apart from the records: a killed process may leave half of its next answer there.
+        self._over, self._episode = step.terminal | step.truncated, self._records["episode"].copy()
+        return step
 
-    def _ask(self, command: str) -> None:
-        for worker in self._workers:
-            self._tell(worker, command, None)
+    def _count(self, name: str) -> int:
+        return int(self._records[name].sum()) + self._lost_counts[name]
 
-    def _tell(self, worker: Worker, command: str, argument: Any) -> None:
-        try:
-            worker.pipe.send((command, argument))
-        except ConnectionError:
-            self._hear(worker)  # its last words, if it had any
-            raise
+    def _lost_state(self, worker: Worker) -> dict[str, np.ndarray]:
+        """The last Step of a lost process without the actions that led to it.
 
-    def _answers(self) -> list[Any]:
-        return [self._hear(worker) for worker in self._workers]
+        A restore begins new episodes there, unless the episodes have only begun.
+        """
+        lanes, records = worker.lanes, self._records
+        none = np.zeros(0, np.int64)
+        step = {name: records[name][lanes].copy() for name in Step._fields}
+        length = np.zeros(worker.high - worker.low, np.int64)
+        return step | {"episode": self._episode[lanes], "length": length, "action": none}
 
-    def _hear(self, worker: Worker) -> Any:
-        """A worker's answer, or the fault it met."""
-        try:
-            answer = worker.pipe.recv()
-        except (EOFError, ConnectionError):
-            worker.process.join(PATIENCE)
+    def _answers(self, workers: Sequence[Worker], timeout: float) -> dict[Worker, Any]:
+        """The answers of those workers that are not lost."""
+        answers = {}
+        for worker in workers:
+            with contextlib.suppress(WorkerLost):
+                answers[worker] = worker.answer(timeout)
+        return answers
+
+    def _replace_lost(self, answers: dict[Worker, Any]) -> None:
+        """Replace the processes that gave no answer; new episodes begin in their lanes.
+
+        An episode that was about to begin is passed over: it may be what the process died of.
+        """
+        lost = [worker for worker in self._workers if worker not in answers]
+        passed = self._episode + self._over
+        starting = lost
+        while starting:
+            for worker in starting:
+                self._replace(worker, passed)
+            started = self._answers(starting, self._start_timeout)
+            starting = [worker for worker in starting if worker not in started]
+            passed = passed + 1
+        for worker in lost:
+            under_way = ~self._over[worker.lanes]
+            self._records["dropped"][worker.lanes] = under_way
+            self._lost_counts["dropped_episodes"] += int(under_way.sum())
+
+    def _replace(self, worker: Worker, passed: np.ndarray) -> None:
+        """Start another process, or raise where that has not helped."""
+        worker.failures += 1
+        if worker.failures >= self._environment.max_failures:
             raise EnvironmentFault(
-                f"{self.spec.env}: the process of lanes {worker.low} to {worker.high - 1} died"
-                f" (exit code {worker.process.exitcode})"
-            ) from None
-        if isinstance(answer, Failure):
-            raise answer.error from (WorkerTraceback(answer.cause) if answer.cause else None)
-        return answer
-
-
-def film(spec: Spec) -> np.dtype:
-    """All that a lane shares between the run and its worker, as one record."""
-    step = blank(spec, 1)._asdict().items()
-    fields = [(name, x.dtype, x.shape[1:]) for name, x in step]
-    counts = [(name, np.int64, ()) for name in ("action", "dropped_episodes", "restarts")]
-    return np.dtype(fields + counts, align=True)
-
-
-def work(pipe: Connection, memory: Any, task: bytes, low: int, high: int, seed: int) -> None:
-    """Serve the lanes low ... high - 1 until the pipe closes."""
-    for number in SIGNALS:
-        signal.signal(number, lambda *_: None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    try:
-        blueprint, spec = cloudpickle.loads(task)
-        mine = np.frombuffer(memory, film(spec))[low:high]
-        with contextlib.closing(Lanes(blueprint, range(low, high), seed)) as lanes:
-            if lanes.spec != spec:
-                raise EnvironmentFault(f"lanes {low} to {high - 1} are {lanes.spec}, not {spec}")
-            pipe.send(None)
-            while True:
-                pipe.send(serve(lanes, mine, *pipe.recv()))
-    except (EOFError, ConnectionError):
-        return  # the run has closed the pipe, or is gone
-    except LookFurtherError as error:
-        pipe.send(Failure(error, _text(error.__cause__)))
-    except Exception as error:
-        pipe.send(Failure(EnvironmentFault(f"a worker failed: {error!r}"), _text(error)))
-
-
-def serve(lanes: Lanes, mine: np.ndarray, command: str, argument: Any) -> Any:
-    """Do what was asked; a Step goes to the shared memory, anything else back by the pipe."""
-    answer = None
-    if command == "state":
-        return lanes.state()
-    if command == "restore":
-        step, answer = lanes.restore(argument)
-    elif command == "reset":
-        step = lanes.reset()
-    else:
-        lanes.send(mine["action"])
-        step = lanes.recv()
-    for name, x in step._asdict().items():
-        mine[name] = x
-    mine["dropped_episodes"][0], mine["restarts"][0] = lanes.dropped_episodes, lanes.restarts
-    return answer
-
-
-@contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
-    """Hold signals back, here and in a process started now, until that one is ready for them."""
-    resource_tracker.ensure_running()  # its own start would let the signals through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _text(error: BaseException | None) -> str:
-    return "".join(traceback.format_exception(error)) if error else ""
+                f"{self.spec.env}: {worker.fault}: failure {worker.failures} in a row"
+            )
+        self.replacements.append(f"{self.spec.env}: {worker.fault} and is replaced")
+        for name in self._lost_counts:
+            self._lost_counts[name] += int(self._records[name][worker.lanes].sum())
+            self._records[name][worker.lanes] = 0
+        worker.start(passed[worker.lanes])

@@ -34,6 +34,7 @@ FREE = frozenset(
         "run.device",
         "environment.threads",
         "environment.processes",
+        "environment.worker_timeout",
     }
 )
 
