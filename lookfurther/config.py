@@ -38,7 +38,7 @@ class Environment:
     cap_unit: Literal["steps", "frames"] = "steps"
     """agent steps, or emulator frames"""
     on_fault: Literal["stop", "drop"] = "stop"
-    """on a reward or observation that is not finite: stop, or drop the episode and count it"""
+    """on a value that is not finite or not in its space: stop, or drop the episode and count it"""
     max_failures: int = 3
     """failures in a row after which an environment or a worker process is given up"""
     processes: int = 0

@@ -14,7 +14,7 @@ class ConfigError(LookFurtherError):
 
 
 class EnvironmentFault(LookFurtherError):
-    """An environment raised, changed its shapes or gave a value that is not finite."""
+    """An environment raised, changed its shapes or gave a value that cannot be learned from."""
 
     exit_code = 3
 

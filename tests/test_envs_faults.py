@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 
 from lookfurther.errors import EnvironmentFault
 from tests.faulty_envs import Counting, Faulty, Film, at, lanes, only, play, same
@@ -54,6 +55,65 @@ def test_what_is_not_finite_stops_or_drops(swap, words):
         assert same(only(a, [0, 2]), only(b, [0, 2]))
         assert np.isfinite(b.observation).all()
         assert np.isfinite(b.reward).all()
+
+
+class Image(gymnasium.Env):
+    """Shows zeros, and at step 2 a value in one cell."""
+
+    def __init__(self, box: Box, value: int) -> None:
+        self.observation_space, self.action_space = box, Discrete(2)
+        self.value, self.t = value, 0
+
+    def show(self) -> np.ndarray:
+        shown = np.zeros(self.observation_space.shape or (), self.observation_space.dtype)
+        shown[(-1,) * shown.ndim] = self.value if self.t == 2 else 0
+        return shown
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+        self.t = 0
+        return self.show(), {}
+
+    def step(self, action: int) -> Any:
+        self.t += 1
+        return self.show(), 0.0, False, False, {}
+
+
+BYTES = Box(0, 255, (4, 4, 3), np.int64)
+PER_CELL = Box(np.zeros(3, np.int32), np.array([9, 9, 2], np.int32), dtype=np.int32)
+
+
+@pytest.mark.parametrize(
+    ("box", "value", "words"),
+    [
+        (BYTES, 300, "the observation holds 300, but its space is 0 to 255"),  # 44 in a byte
+        (BYTES, -1, "the observation holds -1, but its space is 0 to 255"),
+        (Box(0, 10, (4, 4, 3), np.uint8), 11, "the observation holds 11, but its space is 0 to 10"),
+        (PER_CELL, 3, "the observation holds 3, but its space is 0 to 2"),
+    ],
+)
+def test_integers_outside_their_space_are_refused(box: Box, value: int, words: str) -> None:
+    """As values that are not finite are: a stop that names them, or a dropped episode."""
+    envs = lanes(partial(Image, box, value))
+    envs.reset()
+    with pytest.raises(EnvironmentFault) as error:
+        play(envs, np.zeros((2, 1), int))
+    assert str(error.value) == (
+        f"Image, lane 0, episode 0, step 2: {words};"
+        " --environment.on_fault drop forgets such episodes"
+    )
+    envs = lanes(partial(Image, box, value), on_fault="drop", max_failures=2)
+    film = [envs.reset(), *play(envs, np.zeros((4, 1), int))]
+    assert [step.dropped[0] for step in film] == [False, False, True, False, True]
+    assert not any(step.observation.any() for step in film)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64])
+@pytest.mark.parametrize("value", [0, 44, 255])
+def test_integers_at_the_bounds_of_their_space_are_kept(dtype: Any, value: int) -> None:
+    envs = lanes(partial(Image, Box(0, 255, (4, 4, 3), dtype), value))
+    envs.reset()
+    step = play(envs, np.zeros((2, 1), int))[-1]
+    assert step.observation.max() == value
 
 
 def test_dropping_for_ever_is_not_an_option():

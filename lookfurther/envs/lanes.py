@@ -20,8 +20,16 @@ Answer = tuple[np.ndarray, float, bool, bool, bool, bool]
 LARGEST = float(np.finfo(np.float32).max)
 
 
-class NotFinite(Exception):
-    """A reward or an observation that is infinite or not a number."""
+class BadValue(Exception):
+    """A reward or an observation that must not be learned from."""
+
+
+class NotFinite(BadValue):
+    """A value that is infinite or not a number."""
+
+
+class OutsideSpace(BadValue):
+    """An integer observation outside the bounds of its space."""
 
 
 class Lane:
@@ -111,6 +119,7 @@ class Lane:
         box: Any = env.observation_space
         self._shape, self._dtype = box.shape, box.dtype
         self._floats = box.dtype.kind == "f"
+        self._bounds = _bounds(box)
         self._hwc = len(box.shape) == 3 and self._blueprint.environment.layout == "hwc"
         self._start = int(env.action_space.start)  # type: ignore[attr-defined]
 
@@ -126,6 +135,8 @@ class Lane:
             plane = plane.astype(np.float32, copy=False)
             if np.count_nonzero(np.isfinite(plane)) != plane.size:
                 raise NotFinite("the observation holds a value that is not finite")
+        elif self._bounds is not None:
+            _check_bounds(plane, *self._bounds)
         return plane.transpose(2, 0, 1) if self._hwc else plane
 
     def _fail(self, error: Exception) -> None:
@@ -133,7 +144,7 @@ class Lane:
         if isinstance(error, LookFurtherError):
             raise error
         environment = self._blueprint.environment
-        if isinstance(error, NotFinite) and environment.on_fault == "stop":
+        if isinstance(error, BadValue) and environment.on_fault == "stop":
             raise EnvironmentFault(
                 f"{self._where()}: {error}; --environment.on_fault drop forgets such episodes"
             ) from None
@@ -265,6 +276,25 @@ class Lanes:
         return lane.episode == episode and all(
             state[name][i].tobytes() == getattr(self._step, name)[i].tobytes() for name in fields
         )
+
+
+def _bounds(box: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """The least and the largest value of each cell, where the type does not keep to them itself."""
+    dtype = np.dtype(box.dtype)
+    if dtype.kind not in "iu":
+        return None
+    limits = np.iinfo(dtype)
+    whole = (box.low == limits.min).all() and (box.high == limits.max).all()
+    return None if whole else (box.low, box.high)
+
+
+def _check_bounds(plane: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
+    """Refuse integers outside their space: in a smaller type they would become other numbers."""
+    outside = (plane < low) | (plane > high)
+    if outside.any():
+        cell = np.unravel_index(int(outside.argmax()), plane.shape)
+        value, least, most = int(plane[cell]), int(low[cell]), int(high[cell])
+        raise OutsideSpace(f"the observation holds {value}, but its space is {least} to {most}")
 
 
 def blank(spec: Spec, lanes: int) -> Step:
