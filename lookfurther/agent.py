@@ -68,8 +68,9 @@ def _find(path: Path) -> checkpoint.Checkpoint:
     """The checkpoint a path stands for, without the replays that may lie in it."""
     if (path / checkpoint.MANIFEST).exists():
         return checkpoint.load(path, PARTS)
-    for folder in (path / "best", path / "checkpoints"):
-        saved, _ = checkpoint.newest(folder, PARTS)
-        if saved is not None:
-            return saved
+    saved, _ = checkpoint.best(path / "best", PARTS)
+    if saved is None:
+        saved, _ = checkpoint.newest(path / "checkpoints", PARTS)
+    if saved is not None:
+        return saved
     raise CheckpointError(f"{path} holds no checkpoint")

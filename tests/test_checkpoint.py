@@ -28,8 +28,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lookfurther.errors import CheckpointError
-from lookfurther.runtime import checkpoint
-from lookfurther.runtime.checkpoint import load, newest, save, verify
+from lookfurther.runtime import checkpoint, serialise
+from lookfurther.runtime.checkpoint import best, load, newest, save, save_only, verify
 from lookfurther.runtime.signals import StopSignals
 
 ROOT = Path(__file__).parents[1]
@@ -136,7 +136,7 @@ def test_round_trip(files: Files) -> None:
 
 
 def test_a_file_is_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "_PIECE", 7)
+    monkeypatch.setattr(serialise, "PIECE", 7)
     path = put(tmp_path, 3)
     assert is_of(load(path), 3)
     assert torch.equal(load_file(path / "learner.safetensors")["b"], torch.tensor(3))
@@ -509,6 +509,68 @@ def test_a_kill_at_any_stage_leaves_every_checkpoint_sound(tmp_path: Path) -> No
         ([2, 3], [".removing-step_000000000001"]),
         ([2, 3], []),
     ]
+
+
+# The best checkpoint
+
+
+def put_best(folder: Path, step: int, score: float) -> Path:
+    return save_only(folder, step, some_files(int(score)), {"score": score})
+
+
+def best_score(folder: Path) -> float:
+    """The score of the best checkpoint, whose content must be that of the score."""
+    saved, _ = best(folder)
+    assert saved is not None
+    assert saved.files["learner"]["b"] == int(saved.facts["score"])
+    return saved.facts["score"]
+
+
+@pytest.mark.parametrize("step", [3, 7, 9])
+def test_the_better_checkpoint_replaces_the_other_whatever_their_steps(
+    tmp_path: Path, step: int
+) -> None:
+    put_best(tmp_path, 7, 1.0)
+    put_best(tmp_path, step, 2.0)
+    assert best_score(tmp_path) == 2.0
+    assert steps(tmp_path) == [step]
+    put_best(tmp_path, step, 3.0)
+    assert best_score(tmp_path) == 3.0
+    assert steps(tmp_path) == [step]
+
+
+def test_the_best_checkpoint_is_the_one_with_the_highest_score(tmp_path: Path) -> None:
+    for step, score in ((1, 2.0), (2, 5.0), (3, 4.0), (4, 5.0)):
+        save(tmp_path, step, some_files(int(score)), {"score": score}, keep=9)
+    save(tmp_path, 5, some_files(5), {"step": 5}, keep=9)  # without a score
+    saved, reasons = best(tmp_path)
+    assert saved is not None
+    assert (saved.path.name, reasons) == ("step_000000000004", [])
+    (saved.path / "learner.safetensors").write_bytes(b"")
+    saved, reasons = best(tmp_path)
+    assert saved is not None
+    assert (saved.path.name, len(reasons)) == ("step_000000000002", 1)
+
+
+def best_at_each_call(root: str) -> None:
+    """A folder for each stage, at which the process was killed, of a save over the same step."""
+    for call in range(1, sys.maxsize):
+        folder = Path(root) / f"{call:03d}"
+        put_best(folder, 7, 1.0)
+        if (child := os.fork()) == 0:
+            at_call(call, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            put_best(folder, 7, 2.0)
+            os._exit(20)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 20:
+            return
+
+
+def test_a_kill_at_any_stage_leaves_the_best_or_the_second_best(tmp_path: Path) -> None:
+    answer = elsewhere(best_at_each_call, str(tmp_path))
+    assert answer.returncode == 0, answer.stderr
+    scores = [best_score(folder) for folder in sorted(tmp_path.iterdir())]
+    assert scores == sorted(scores)
+    assert set(scores) == {1.0, 2.0}
 
 
 # F7: the disk is full

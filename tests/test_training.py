@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,9 +36,11 @@ from lookfurther.errors import (
     RunLocked,
     TrainingDiverged,
 )
-from lookfurther.runtime import checkpoint, hardware, loop
+from lookfurther.play import Played
+from lookfurther.runtime import best, checkpoint, hardware, loop
 from lookfurther.runtime.checkpoint import Checkpoint
 from lookfurther.runtime.folder import RunFolder
+from lookfurther.runtime.loop import Loop
 from lookfurther.runtime.metrics import Clock, read
 from lookfurther.runtime.rate import updates_due
 from lookfurther.types import END, FIRST
@@ -207,6 +211,35 @@ def test_training_goes_on_as_if_nobody_had_looked(tmp_path: Path) -> None:
     assert scores[saved.facts["step"]] == max(scores.values())
     chosen = Agent.load(tmp_path / "seen").network.state_dict()
     assert all(torch.equal(chosen[name], w) for name, w in saved.files["weights"].items())
+
+
+def test_the_best_weights_have_the_best_score_whatever_their_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run goes back to step 200 and sees other scores at steps 300 and 400."""
+    folder, scores, seen = tmp_path / "run", iter((1, 5, 3, 4, 4, 7, 6, 2, 8)), {}
+
+    def scripted(*_: Any) -> list[Played]:
+        score = float(next(scores))
+        seen[score] = {k: v.clone() for k, v in loops[-1].learner.online.state_dict().items()}
+        return [Played(array("d", [score]))]
+
+    def follow(self: Loop, *arguments: Any) -> None:
+        loops.append(self)
+        begin(self, *arguments)
+
+    loops, begin = [], Loop.__init__
+    monkeypatch.setattr(Loop, "__init__", follow)
+    monkeypatch.setattr(best, "play", scripted)
+    config = tiny(folder, run__checkpoint_period=200, run__evaluate_period=100)
+    for expected in ((300, 5), (300, 5), (300, 7), (400, 8)):
+        train(config, resume=(folder / "checkpoints").exists())
+        agent = Agent.load(folder)
+        (path,) = (folder / "best").iterdir()
+        assert (agent.step, checkpoint.load(path).facts["score"]) == expected
+        kept = agent.network.state_dict()
+        assert all(torch.equal(kept[k], v) for k, v in seen[float(expected[1])].items())
+        shutil.rmtree(folder / "checkpoints" / "step_000000000400")
 
 
 # F20

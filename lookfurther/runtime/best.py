@@ -31,7 +31,7 @@ class Best:
 
     def resume(self) -> None:
         """Take up the best score of the run so far; a CheckpointError leaves it to start anew."""
-        saved, _ = checkpoint.newest(self.folder.best)
+        saved, _ = checkpoint.best(self.folder.best)
         if saved is not None:
             self.score = saved.facts["score"]
 
@@ -46,5 +46,5 @@ class Best:
         if score >= self.score:
             self.score = score
             weights = {"weights": dict(network.state_dict())}
-            checkpoint.save(self.folder.best, step, weights, facts | {"score": score}, keep=1)
+            checkpoint.save_only(self.folder.best, step, weights, facts | {"score": score})
         return score

@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from lookfurther.errors import CheckpointError
 from lookfurther.runtime.folder import sync, version
+from lookfurther.runtime.serialise import serialise
 
 FORMAT = 2
 FACTS = "facts.json"
@@ -36,20 +37,6 @@ _STEP = re.compile(r"step_(\d{12,})", re.ASCII)
 _FILE = re.compile(rf"{re.escape(FACTS)}|\w+\.safetensors", re.ASCII)
 _LEFTOVER = (".writing-", ".removing-")
 _LONGEST_MANIFEST = 1 << 20
-_PIECE = 1 << 26  # bytes in flight between a tensor and its file
-
-_DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 
 
 class Checkpoint(NamedTuple):
@@ -71,15 +58,25 @@ def save(
     if keep < 1:
         raise ValueError(f"keep must be at least 1, not {keep}")
     target = folder / f"step_{step:012d}"
-    counters = json.dumps(facts, indent=2, allow_nan=False).encode()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _sweep(folder)
+    with _saving(folder, target):
         if not _passes(verify, target):
-            _publish(target, files, counters)
+            _publish(target, files, facts)
         _prune(folder, step, keep)
-    except OSError as error:
-        raise CheckpointError(f"{target} could not be saved: {error}") from error
+    return target
+
+
+def save_only(
+    folder: Path, step: int, files: dict[str, dict[str, Tensor]], facts: dict[str, Any]
+) -> Path:
+    """Publish a checkpoint of `step`, and then remove all others, whatever their step."""
+    target = folder / f"step_{step:012d}"
+    while target.exists():  # a rename cannot replace it: one more zero, and the same step
+        target = target.with_name(target.name.replace("_", "_0"))
+    with _saving(folder, target):
+        _publish(target, files, facts)
+        for _, path in _published(folder):
+            if path != target:
+                _remove(path)
     return target
 
 
@@ -112,8 +109,29 @@ def newest(
     folder: Path, parts: Collection[str] | None = None
 ) -> tuple[Checkpoint | None, list[str]]:
     """The newest sound checkpoint, if there is any at all, and why newer ones were passed over."""
+    return _first_sound(folder, [path for _, path in _published(folder)], parts)
+
+
+def best(folder: Path, parts: Collection[str] | None = None) -> tuple[Checkpoint | None, list[str]]:
+    """The sound checkpoint with the highest score, of equal ones the newest; as `newest`."""
+    paths = [path for _, path in _published(folder)]
+    return _first_sound(folder, sorted(paths, key=_score, reverse=True), parts)
+
+
+def _score(path: Path) -> float:
+    """The score of a checkpoint; without one it comes last."""
+    with suppress(OSError, ValueError, RecursionError, TypeError, KeyError):
+        score = float(json.loads((path / FACTS).read_bytes())["score"])
+        return score if math.isfinite(score) else -math.inf
+    return -math.inf
+
+
+def _first_sound(
+    folder: Path, paths: Sequence[Path], parts: Collection[str] | None
+) -> tuple[Checkpoint | None, list[str]]:
+    """The first sound checkpoint of `paths`, and why those before it were passed over."""
     reasons: list[str] = []
-    for _, path in _published(folder):
+    for path in paths:
         try:
             return load(path, parts), reasons
         except CheckpointError as error:
@@ -133,7 +151,19 @@ def _published(folder: Path) -> list[tuple[int, Path]]:
 # Writing
 
 
-def _publish(target: Path, files: dict[str, dict[str, Tensor]], counters: bytes) -> None:
+@contextmanager
+def _saving(folder: Path, target: Path) -> Iterator[None]:
+    """A folder without leftovers of interrupted saves; a disk's error is a CheckpointError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _sweep(folder)
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{target} could not be saved: {error}") from error
+
+
+def _publish(target: Path, files: dict[str, dict[str, Tensor]], facts: dict[str, Any]) -> None:
+    counters = json.dumps(facts, indent=2, allow_nan=False).encode()
     writing = target.with_name(_LEFTOVER[0] + target.name)
     try:
         writing.mkdir()
@@ -142,7 +172,7 @@ def _publish(target: Path, files: dict[str, dict[str, Tensor]], counters: bytes)
             name = part + SUFFIX
             if not _FILE.fullmatch(name):
                 raise ValueError(f"{part!r} cannot name a file of a checkpoint")
-            entries[name] = _write(writing / name, _serialise(tensors))
+            entries[name] = _write(writing / name, serialise(tensors))
         manifest = {"format": FORMAT, "lookfurther": version("lookfurther"), "files": entries}
         body = json.dumps(manifest, indent=2).encode()
         _write(writing / MANIFEST, [hashlib.sha256(body).hexdigest().encode(), b"\n", body])
@@ -154,33 +184,6 @@ def _publish(target: Path, files: dict[str, dict[str, Tensor]], counters: bytes)
         shutil.rmtree(writing, ignore_errors=True)  # what stays is swept by the next save
         raise
     sync(target.parent)
-
-
-def _serialise(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """The safetensors format in pieces.
-
-    The library's own writer copies all tensors of a device to the host at once, and before its
-    release 0.8 those of the host as well: a replay would not fit.
-    """
-    # Widest elements first, so that each tensor starts at a multiple of its element's size.
-    order = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
-    header, end = {}, 0
-    for name, tensor in order:
-        start, end = end, end + tensor.nbytes
-        header[name] = {
-            "dtype": _DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for _, tensor in order:
-        if not tensor.nbytes:
-            continue  # its strides may be 0, and then torch refuses to see it as bytes
-        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-        for piece in flat.split(_PIECE):
-            yield piece.cpu().numpy().data
 
 
 def _write(path: Path, pieces: Iterable[bytes | memoryview]) -> dict[str, Any]:

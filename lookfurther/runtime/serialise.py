@@ -1,0 +1,51 @@
+"""Tensors as bytes in the safetensors format, a piece at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+PIECE = 1 << 26  # bytes in flight between a tensor and its file
+
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def serialise(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """The safetensors format in pieces.
+
+    The library's own writer copies all tensors of a device to the host at once, and before its
+    release 0.8 those of the host as well: a replay would not fit.
+    """
+    # Widest elements first, so that each tensor starts at a multiple of its element's size.
+    order = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
+    header, end = {}, 0
+    for name, tensor in order:
+        start, end = end, end + tensor.nbytes
+        header[name] = {
+            "dtype": DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for _, tensor in order:
+        if not tensor.nbytes:
+            continue  # its strides may be 0, and then torch refuses to see it as bytes
+        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        for piece in flat.split(PIECE):
+            yield piece.cpu().numpy().data
