@@ -71,9 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end_in_order() -> None:
-    """Let SIGTERM unwind as an exit does, so that processes and files of ours end with us."""
+    """Let signals unwind as an exit does, so that processes and files of ours end with us."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves SIGHUP
+                signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 if __name__ == "__main__":

@@ -174,6 +174,20 @@ class Hanging(Counting):
             time.sleep(60)
 
 
+class Acting(Counting):
+    """Counting that does something in one step of its life: `act` at step `at`."""
+
+    def __init__(self, act: Callable[[], None], at: int) -> None:
+        super().__init__()
+        self.act, self.left = act, at
+
+    def step(self, action: int) -> Any:
+        self.left -= 1
+        if self.left == 0:
+            self.act()
+        return super().step(action)
+
+
 class Dying(Counting):
     """Counting whose process ends at a step of the episode."""
 

@@ -34,15 +34,16 @@ def run(words: list[str]) -> int:
     )
     config = validate(options.config)
     from lookfurther.plots import learning_curve
+    from lookfurther.runtime.progress import say
     from lookfurther.runtime.training import train
 
     summary = train(config, resume=options.resume)
     folder = summary.folder
     learning_curve(folder / "metrics.jsonl", folder / "curve.png")
-    print(f"{told(summary)}\nrun folder: {folder}")
+    say(f"{told(summary)}\nrun folder: {folder}")
     if summary.stopped != "done":
         how = "more --run.minutes" if summary.stopped == "time" else "the same command"
-        print(f"stopped ({summary.stopped}): go on with {how} and --resume")
+        say(f"stopped ({summary.stopped}): go on with {how} and --resume")
     return 0
 
 

@@ -14,6 +14,7 @@ from lookfurther.envs import Envs
 from lookfurther.play import greedy, play
 from lookfurther.runtime import checkpoint
 from lookfurther.runtime.folder import RunFolder
+from lookfurther.runtime.signals import EnvironmentCode
 
 LANES = 20
 EPSILON = 0.001
@@ -28,6 +29,7 @@ class Best:
     def __init__(self, config: Config, folder: RunFolder, make: Callable[[int], Envs]) -> None:
         self.config, self.folder, self.make = config, folder, make
         self.score = -math.inf
+        self.environment_code = EnvironmentCode()
 
     def resume(self) -> None:
         """Take up the best score of the run so far; a CheckpointError leaves it to start anew."""
@@ -39,7 +41,7 @@ class Best:
         """The mean score of the network; if it is the best so far, its weights are kept."""
         episodes, learning = self.config.run.evaluate_episodes, network.training
         network.eval()
-        with closing(self.make(min(LANES, episodes))) as envs:
+        with self.environment_code, closing(self.make(min(LANES, episodes))) as envs:
             played = play(greedy(network, EPSILON, self.config.run.seed), envs, episodes)
         network.train(learning)
         score = float(np.mean([episode.score for episode in played]))

@@ -15,6 +15,7 @@ from lookfurther.envs import Envs
 from lookfurther.runtime.captured import Captured
 from lookfurther.runtime.handover import Handover, under
 from lookfurther.runtime.metrics import Returns
+from lookfurther.runtime.signals import EnvironmentCode
 from lookfurther.types import Chunk, Step
 from lookfurther.weights import Weights
 
@@ -27,6 +28,8 @@ class Group:
 
     def __init__(self, envs: Envs, actor: Actor) -> None:
         self.envs, self.actor = envs, actor
+        self.environment_code = EnvironmentCode()
+        self.stepping = False  # actions were sent, and the answer has not come
         self.choose = Captured(actor.choose, actor.device, [actor.generator], urgent=True)
         self.close = Captured(actor.close, actor.device, urgent=True)
         self.cuda = actor.device.type == "cuda"
@@ -57,13 +60,16 @@ class Group:
                 self.chosen.record(self.stream)
         if self.cuda:
             self.chosen.synchronize()
-            self.envs.send(self.actions.numpy())
-        else:
-            self.envs.send(self.actor.slot["action"].numpy())
+        actions = self.actions if self.cuda else self.actor.slot["action"]
+        self.stepping = True
+        with self.environment_code:
+            self.envs.send(actions.numpy())
 
     def collect(self) -> Chunk:
         """Wait for the environments and hand over the slot that is now complete."""
-        self.step = self.envs.recv()
+        with self.environment_code:
+            self.step = self.envs.recv()
+        self.stepping = False
         with self.beside():
             self.actor.load(self.step)
             if self.cuda:
@@ -72,6 +78,16 @@ class Group:
         if self.cuda:  # what reads the chunk comes after what wrote it
             torch.cuda.current_stream().wait_stream(self.stream)
         return self.actor.chunk()
+
+    def envs_state(self) -> dict[str, np.ndarray]:
+        """What takes up the episodes in flight; nothing where that is not possible."""
+        if self.stepping:
+            return {}
+        self.stepping = True  # unless the environments answer
+        with self.environment_code:
+            state = self.envs.state()
+        self.stepping = False
+        return state
 
     def beside(self) -> AbstractContextManager[Any]:
         """The actor's own stream."""
@@ -123,18 +139,23 @@ class LocalSource:
         """Whether every value and n-step return was finite; on a GPU this waits for them."""
         return all(bool(group.actor.sound) for group in self.groups)
 
+    @property
+    def replacements(self) -> list[str]:
+        """A line for each worker process that was lost and replaced."""
+        return [line for group in self.groups for line in group.envs.replacements]
+
     def low_epsilon(self) -> np.ndarray:
         """The least exploring quarter of the lanes."""
         epsilon = torch.cat([group.actor.epsilon for group in self.groups])
         order = torch.argsort(epsilon, stable=True).cpu().numpy()
         return order[: max(1, len(order) // 4)]
 
-    def state(self, in_flight: bool = True) -> dict[str, dict[str, Tensor]]:
-        """Everything, for a checkpoint; without `in_flight`, all but the environments."""
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Everything, for a checkpoint, as far as environments can give their state."""
         files: dict[str, dict[str, Tensor]] = {"actor": {}, "envs": {}}
         for i, group in enumerate(self.groups):
             files["actor"] |= {f"{i}.{k}": v for k, v in group.actor.state().items()}
-            envs = group.envs.state() if in_flight else {}
+            envs = group.envs_state()
             files["envs"] |= {f"{i}.{k}": _tensor(v) for k, v in envs.items()}
         files["actor"] |= self.handover.state()
         files["returns"] = {k: _tensor(v) for k, v in self.returns.state().items()}

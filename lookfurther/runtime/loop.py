@@ -22,7 +22,7 @@ from lookfurther.runtime.local import Group, LocalSource
 from lookfurther.runtime.metrics import Clock, Metrics, memory_gib
 from lookfurther.runtime.progress import Progress
 from lookfurther.runtime.rate import updates_due
-from lookfurther.runtime.signals import StopSignals
+from lookfurther.runtime.signals import EnvironmentCode, StopRequested, StopSignals
 from lookfurther.runtime.updates import Updates
 
 
@@ -65,6 +65,7 @@ class Loop:
         self.waits = {"wait_environments": 0.0, "wait_learner": 0.0}  # seconds
         self.last_save = 0.0
         self.logged = 0  # the step of the last report
+        self.replacements = 0  # of worker processes, as far as the user knows of them
 
     @property
     def step(self) -> int:
@@ -74,40 +75,75 @@ class Loop:
     def run(self) -> Summary:
         """Train until the steps or minutes are used up, or a signal asks to stop."""
         self.last_save, self.logged = self.clock.seconds(), self.step
-        with StopSignals() as signals:
+        with StopSignals(self._in_environment) as signals:
             begin = self.step or -1
             metrics = Metrics(self.folder.metrics, self.folder.events, resume_at_step=begin)
             try:
                 stopped = self._turns(metrics, signals)
                 if self.logged != self.step:
                     self._log(metrics)
-            except EnvironmentFault:
-                self.save(in_flight=False)
+            except BaseException as error:
+                if isinstance(error, EnvironmentFault) or self._raised_by_environment(error):
+                    self.save()
                 raise
             finally:
+                self._note_replacements()
                 self.progress.stop()
                 metrics.close()
             self._publish()
         return self._summary(stopped)
 
+    def _environment_code(self) -> list[EnvironmentCode]:
+        return [
+            self.best.environment_code,
+            *(group.environment_code for group in self.source.groups),
+        ]
+
+    def _in_environment(self) -> bool:
+        """Whether code of environments runs now."""
+        return any(code.running for code in self._environment_code())
+
+    def _raised_by_environment(self, error: BaseException) -> bool:
+        """Whether this came out of an environment, such as a SystemExit."""
+        return any(code.raised is error for code in self._environment_code())
+
     def _turns(self, metrics: Metrics, signals: StopSignals) -> str:
-        run = self.config.run
+        """Take turns until the end, and give its reason."""
         self.progress.start()
         self.clock.rates(step=self.step, updates=self.learner.updates, **self.waits)
-        while self.step < run.steps:
-            before = self.step
-            self.turn()
-            if crossed(before, self.step, run.evaluate_period):
-                self.evaluate()
-            if crossed(before, self.step, run.log_period):
-                self._log(metrics)
-            if self._save_is_due(before):
-                self.save()
-            if signals.requested:
-                return signals.requested
-            if run.minutes and self.clock.seconds() >= 60 * run.minutes:
-                return "time"
+        try:
+            while self.step < self.config.run.steps:
+                self._turn_and_books(metrics)
+                if signals.requested:
+                    return signals.requested
+                if self._time_is_up():
+                    return "time"
+        except StopRequested:
+            assert signals.requested is not None
+            return signals.requested
         return "done"
+
+    def _turn_and_books(self, metrics: Metrics) -> None:
+        """A turn, and what is due after it: evaluation, metrics, checkpoint."""
+        run, before = self.config.run, self.step
+        self.turn()
+        self._note_replacements()
+        if crossed(before, self.step, run.evaluate_period):
+            self.evaluate()
+        if crossed(before, self.step, run.log_period):
+            self._log(metrics)
+        if self._save_is_due(before):
+            self.save()
+
+    def _time_is_up(self) -> bool:
+        minutes = self.config.run.minutes
+        return bool(minutes) and self.clock.seconds() >= 60 * minutes
+
+    def _note_replacements(self) -> None:
+        """Warn of worker processes that were replaced."""
+        for line in self.source.replacements[self.replacements :]:
+            self.progress.note(f"warning: {line}")
+            self.replacements += 1
 
     def _log(self, metrics: Metrics) -> None:
         row = self.report() | self.evaluation
@@ -184,6 +220,7 @@ class Loop:
             "samples_per_insert": learned / max(1, self.step - config.replay.start),
             "episodes": returns.episodes,
             "dropped_episodes": returns.dropped,
+            "workers_replaced": len(self.source.replacements),
             "return_mean": returns.mean(),
             "return_low_epsilon": returns.mean(low),
             "return_best": returns.best,
@@ -203,21 +240,27 @@ class Loop:
         by_time = run.checkpoint_minutes and waited >= 60 * run.checkpoint_minutes
         return bool(by_step or by_time)
 
-    def save(self, in_flight: bool = True) -> None:
+    def save(self) -> bool:
         """Publish a checkpoint on the way; a disk that is full costs a warning, not the run."""
+        self.last_save = self.clock.seconds()
         try:
-            self._publish(in_flight)
+            self._publish()
         except CheckpointError as error:
             self.progress.note(f"warning: no checkpoint at step {self.step:,}: {error}")
-        self.last_save = self.clock.seconds()
+            return False
+        return True
 
-    def _publish(self, in_flight: bool = True) -> None:
+    def _publish(self) -> None:
         self.check()
+        try:
+            source = self.source.state()
+        except StopRequested:  # an environment does not return: go without its episodes
+            source = self.source.state()
         files = {
             **self.learner.state(),
             "agent_replay": self.mixture.agent.state(),
             "random": hardware.random_state(),
-            **self.source.state(in_flight),
+            **source,
         }
         if self.mixture.expert is not None:
             files["expert_replay"] = self.mixture.expert.state()

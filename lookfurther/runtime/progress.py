@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -122,30 +123,42 @@ class Progress:
         if learning and _known(row.get("steps_per_second")):
             self._speeds.append(row["steps_per_second"])
         if self._live is not None:
-            self._live.update(self.panel(), refresh=True)
+            with self._terminal_may_close():
+                self._live.update(self.panel(), refresh=True)
         elif self._console is None and time.monotonic() - self._when >= PAUSE:
             self._tell()
 
     def _tell(self) -> None:
         self._told, self._when = self._row, time.monotonic()
-        _print(self.line())
+        say(self.line())
 
     def note(self, text: str) -> None:
         """A line for the user, above the panel."""
         if self._console is None:
-            _print(text)
+            say(text)
         else:
             from rich.text import Text
 
-            self._console.print(Text(text))
+            with self._terminal_may_close():
+                self._console.print(Text(text))
 
     def stop(self) -> None:
         """Leaves the last panel standing, or the last row printed."""
         if self._live is not None:
-            self._live.stop()
+            with self._terminal_may_close():
+                self._live.stop()
             self._live = None
         elif self._console is None and self._told is not self._row:
             self._tell()
+
+    @contextlib.contextmanager
+    def _terminal_may_close(self) -> Iterator[None]:
+        """A terminal that is closed costs its panel, not the run."""
+        try:
+            yield
+        except OSError:
+            self._live = self._console = None
+            discard_output()
 
     def eta(self) -> float | None:
         """Seconds left at the speed of the last rows, or to the limit of minutes if sooner.
@@ -259,8 +272,16 @@ def _terminal(console: Console | None) -> Console | None:
     return console if able and console.encoding.startswith("utf") else None
 
 
-def _print(text: str) -> None:
-    """One line to the standard output, which may not know every letter."""
+def say(text: str) -> None:
+    """One line to the standard output, which may not know every letter and may be closed."""
     encoding = sys.stdout.encoding or "utf-8"
-    with contextlib.suppress(BrokenPipeError):  # nobody reads any more: no reason to stop a run
+    try:
         print(text.encode(encoding, "replace").decode(encoding), flush=True)
+    except OSError:  # nobody reads any more: no reason to stop a run
+        discard_output()
+
+
+def discard_output() -> None:
+    """Send what is still to be printed nowhere: Python would try to write it once more at exit."""
+    with contextlib.suppress(OSError), open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), sys.stdout.fileno())

@@ -1,0 +1,309 @@
+"""What a run does with signals, and with environments that hang or raise anything."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import multiprocessing
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lookfurther import preset, train
+from lookfurther.config import Config, replace
+from lookfurther.envs import workers
+from lookfurther.errors import EnvironmentFault
+from lookfurther.report.runs import settings as report_settings
+from lookfurther.runtime import signals as signals_module
+from lookfurther.runtime.local import LocalSource
+from lookfurther.runtime.metrics import read
+from lookfurther.runtime.signals import StopRequested, StopSignals
+from lookfurther.types import END, FIRST
+from tests.faulty_envs import Acting, Counting, Dying
+from tests.sessions import wait_until_gone
+from tests.test_training import newest, tiny
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.timeout(120)  # what goes wrong here hangs
+
+
+@pytest.fixture(autouse=True)
+def _no_time_and_nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(signals_module, "STEP_TIMEOUT", 0.0)
+    monkeypatch.setattr(workers, "CLOSE_TIMEOUT", 0.0)
+    yield
+    assert multiprocessing.active_children() == []
+
+
+def hang() -> None:
+    while True:
+        time.sleep(60)
+
+
+# Signals alone
+
+
+@pytest.mark.parametrize("wait", [hang, threading.Event().wait])
+def test_an_environment_that_hangs_is_interrupted(wait: Callable[[], None]) -> None:
+    with StopSignals(lambda: True) as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(StopRequested):
+            wait()
+        assert signals.requested == "SIGTERM"
+
+
+def test_nothing_but_an_environment_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watcher looks again and again, and finds an environment at its tenth look alone."""
+    monkeypatch.setattr(signals_module, "RETRY_PERIOD", 0.0)
+    looks, found = [], threading.Event()
+
+    def in_environment() -> bool:
+        looks.append(threading.current_thread() is threading.main_thread())
+        found.set() if len(looks) == 10 else None
+        return len(looks) == 10  # no more when the main thread looks
+
+    with StopSignals(in_environment) as signals:
+        os.kill(os.getpid(), signal.SIGINT)
+        found.wait()
+        while not any(looks):
+            time.sleep(0)
+    assert signals.requested == "SIGINT"
+
+
+def test_a_closed_terminal_asks_for_a_stop_unless_that_is_ignored() -> None:
+    with StopSignals() as signals:
+        signal.raise_signal(signal.SIGHUP)
+        assert signals.requested == "SIGHUP"
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignals() as signals:
+            signal.raise_signal(signal.SIGHUP)
+            assert signals.requested is None
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, former)
+
+
+# Runs
+
+
+def goes_on(config: Config, env: Callable[[], Any] = Counting) -> None:
+    """The run saved a checkpoint, and can be resumed from it."""
+    step = newest(Path(config.run.folder)).facts["step"]
+    longer = replace(config, run__steps=step + 40, environment__processes=0)
+    assert train(longer, env=env, resume=True).step == step + 40
+
+
+class Strange(BaseException):
+    """Neither an exit nor an interrupt."""
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), Strange("odd")])
+def test_whatever_an_environment_raises_there_is_a_checkpoint(
+    tmp_path: Path, error: BaseException
+) -> None:
+    def throw() -> None:
+        raise error
+
+    config = tiny(tmp_path / "run", env="acting")
+    with pytest.raises(type(error)) as caught:
+        train(config, env=partial(Acting, throw, 40))
+    assert caught.value is error
+    assert newest(tmp_path / "run").facts["step"] >= 4 * 39
+    goes_on(config)
+
+
+def test_an_exit_during_an_evaluation_loses_no_episode(tmp_path: Path) -> None:
+    """The environments of training are as they were: all their episodes go on."""
+    built = []
+
+    def env() -> Counting:
+        built.append(None)
+        evaluating = len(built) > 1 + 4  # one to look at the spaces
+        return Acting(sys.exit, 1) if evaluating else Counting()
+
+    config = tiny(tmp_path / "run", env="acting", run__evaluate_period=200)
+    with pytest.raises(SystemExit):
+        train(config, env=env)
+    saved = newest(tmp_path / "run")
+    assert saved.facts["step"] == 200
+    assert len(saved.files["envs"]["0.episode"]) == 4
+    goes_on(config)
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_sigterm_ends_a_run_whose_environment_hangs(tmp_path: Path, processes: int) -> None:
+    """The environment sends the signal itself and never returns; nothing else limits its time."""
+    run, once = os.getpid(), tmp_path / "once"
+    once.touch()
+
+    def act() -> None:
+        with contextlib.suppress(FileNotFoundError):
+            once.unlink()  # a second signal would end the process at once
+            os.kill(run, signal.SIGTERM)
+        hang()
+
+    config = tiny(
+        tmp_path / "run", env="acting",
+        environment__processes=processes, environment__worker_timeout=0.0,
+    )  # fmt: skip
+    summary = train(config, env=partial(Acting, act, 40))
+    assert summary.stopped == "SIGTERM"
+    saved = newest(tmp_path / "run")
+    assert saved.facts["step"] == summary.step >= 4 * 39
+    assert not saved.files["envs"]  # the step that was cut short leads nowhere
+    goes_on(config)
+
+
+def test_a_stopped_worker_does_not_hold_up_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped after its last answer, and a signal comes while its state does not."""
+    real, stopped = LocalSource.state, []
+
+    def state(self: LocalSource) -> Any:
+        if not stopped:
+            envs: Any = self.groups[0].envs
+            stopped.append(envs._workers[0].pid)
+            os.kill(stopped[0], signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(self)
+
+    monkeypatch.setattr(LocalSource, "state", state)
+    config = tiny(
+        tmp_path / "run", env="counting", run__steps=200,
+        environment__processes=2, environment__worker_timeout=0.0,
+    )  # fmt: skip
+    assert train(config, env=Counting).step == 200
+    with pytest.raises(ProcessLookupError):
+        os.kill(stopped[0], 0)
+    goes_on(config)
+
+
+def test_a_run_goes_on_when_a_worker_is_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of the episodes that were under way in its lanes is ever sampled."""
+    (tmp_path / "once").touch()
+
+    def die() -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (tmp_path / "once").unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    config = tiny(tmp_path / "run", env="acting", environment__processes=2, run__log_period=40)
+    assert train(config, env=partial(Acting, die, 42)).stopped == "done"
+    out = capsys.readouterr().out
+    assert out.count("warning: ") == 1
+    assert " died (exit code -9) and is replaced\n" in out
+    rows = read(tmp_path / "run" / "metrics.jsonl")
+    assert [row["workers_replaced"] for row in rows][0::9] == [0, 1]
+    assert rows[-1]["dropped_episodes"] == 2
+    replay = newest(tmp_path / "run").files["agent_replay"]
+    marks, mass = replay["marks"][:, :, 0], replay["mass"].sum(-1)
+    cut = 0
+    for lane in range(4):
+        begins = (marks[lane] & FIRST).nonzero().flatten().tolist()
+        for begin, end in pairwise(begins):
+            if not marks[lane, end - 1] & END:  # the episode broke off
+                cut += 1
+                assert not mass[lane, begin:end].any()
+    assert cut == 2
+
+
+def test_a_run_whose_workers_always_die_stops_with_a_checkpoint(tmp_path: Path) -> None:
+    config = tiny(
+        tmp_path / "run", env="dying", environment__processes=1, environment__max_failures=2
+    )
+    with pytest.raises(EnvironmentFault, match=r"died \(exit code 9\): failure 2 in a row"):
+        train(config, env=partial(Dying, at=1))
+    goes_on(config)
+
+
+# Runs in processes of their own
+
+HANGING = """
+import sys
+from functools import partial
+from pathlib import Path
+from lookfurther import preset, train
+from tests.faulty_envs import Hanging
+from tests.test_training import tiny
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    settings = {"environment__processes": 2, "environment__worker_timeout": 0.0}
+    train(tiny(folder / "run", env="hanging", **settings), env=partial(Hanging, folder / "hung"))
+"""
+
+
+@contextlib.contextmanager
+def process(*words: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A Python process in a session of its own, of which nothing stays."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm", "PYTHONUTF8": "1"}
+    running = subprocess.Popen(
+        [sys.executable, *words], env=environment, start_new_session=True, **options
+    )
+    try:
+        yield running
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+
+
+def wait_for(file: Path, running: subprocess.Popen[bytes]) -> None:
+    while not file.exists():
+        assert running.poll() is None
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_a_hanging_run_and_its_workers_at_once(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(HANGING)
+    with process(str(tmp_path / "script.py"), str(tmp_path)) as running:
+        wait_for(tmp_path / "hung", running)
+        running.send_signal(signal.SIGTERM)
+        running.send_signal(signal.SIGINT)
+        assert running.wait() in (128 + signal.SIGTERM, 128 + signal.SIGINT)
+        wait_until_gone(running.pid)
+
+
+@pytest.mark.slow
+def test_a_run_whose_terminal_is_closed_saves_a_checkpoint(tmp_path: Path) -> None:
+    config = tiny(tmp_path / "run", run__steps=100_000_000)
+    words = [word for name, value in settings(config) for word in (f"--{name}", *value)]
+    terminal, theirs = pty.openpty()
+    own = partial(fcntl.ioctl, theirs, termios.TIOCSCTTY, 0)
+    command = ("-m", "lookfurther", "train", "no-demos", *words)
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    with process(*command, preexec_fn=own, **streams) as running:
+        os.close(theirs)
+        metrics = tmp_path / "run" / "metrics.jsonl"
+        while not metrics.exists() or not read(metrics):
+            assert os.read(terminal, 65536)  # what nobody reads would stop the run
+        os.close(terminal)
+        assert running.wait() == 0
+        wait_until_gone(running.pid)
+    assert newest(tmp_path / "run").facts["step"] >= 100
+
+
+def settings(config: Config) -> list[tuple[str, list[str]]]:
+    """What differs from the preset, as the command line has it."""
+    usual = report_settings(preset("no-demos"))
+    own = {k: v for k, v in report_settings(config).items() if v != usual[k]}
+    return [
+        (k, [str(x) for x in (v if isinstance(v, tuple | list) else [v])]) for k, v in own.items()
+    ]
