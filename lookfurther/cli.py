@@ -17,6 +17,7 @@ COMMANDS = {
     "evaluate": ("RUN [--starts noop | human]", "play whole episodes and keep the scores"),
     "report": ("RUN ... [--out DIR]", "a page of tables and figures from runs"),
     "video": ("RUN [--out FILE] [--watch]", "an agent beside the expert, as a film or live"),
+    "checkpoint": ("RUN", "let a run in progress save a checkpoint now"),
     "suite": ("FILE.toml | NAME [--out DIR]", "environments x presets x seeds, one after another"),
     "export": ("RUN --out DIR", "weights, configuration and a model card"),
     "record": ("ENV [--name SET]", "play in the browser and keep the episodes"),

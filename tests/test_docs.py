@@ -21,6 +21,7 @@ import pytest
 from lookfurther import cli, errors, evaluation
 from lookfurther.commands import (
     bench,
+    checkpoint,
     demos,
     evaluate,
     export,
@@ -165,6 +166,9 @@ def test_shell_lines_are_understood(page: str, words: list[str]) -> None:
 # How the words of a command are parsed where something follows its name.
 ASKED = {
     "bench": bench.asked,
+    "checkpoint": lambda words: parse(
+        checkpoint.CheckpointOptions, checkpoint.CheckpointOptions(), words, "docs"
+    ),
     "demos": demos.understood,
     "evaluate": lambda words: parse(
         evaluate.EvaluateOptions, evaluate.EvaluateOptions(), words, "docs"

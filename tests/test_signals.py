@@ -29,7 +29,7 @@ from lookfurther.report.runs import settings as report_settings
 from lookfurther.runtime import signals as signals_module
 from lookfurther.runtime.local import LocalSource
 from lookfurther.runtime.metrics import read
-from lookfurther.runtime.signals import StopRequested, StopSignals
+from lookfurther.runtime.signals import CheckpointSignal, StopRequested, StopSignals
 from lookfurther.types import END, FIRST
 from tests.faulty_envs import Acting, Counting, Dying
 from tests.sessions import wait_until_gone
@@ -94,6 +94,15 @@ def test_a_closed_terminal_asks_for_a_stop_unless_that_is_ignored() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, former)
+
+
+def test_a_checkpoint_signal_is_noted() -> None:
+    former = signal.getsignal(signal.SIGUSR1)
+    with CheckpointSignal() as request:
+        assert not request.requested
+        signal.raise_signal(signal.SIGUSR1)
+        assert request.requested
+    assert signal.getsignal(signal.SIGUSR1) is former
 
 
 # Runs
@@ -230,6 +239,17 @@ def test_a_run_whose_workers_always_die_stops_with_a_checkpoint(tmp_path: Path) 
     with pytest.raises(EnvironmentFault, match=r"died \(exit code 9\): failure 2 in a row"):
         train(config, env=partial(Dying, at=1))
     goes_on(config)
+
+
+def test_a_checkpoint_is_saved_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask = partial(os.kill, os.getpid(), signal.SIGUSR1)
+    train(tiny(tmp_path / "run", env="acting"), env=partial(Acting, ask, 30))
+    out = capsys.readouterr().out
+    first, last = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert last == "step_000000000400"
+    assert f"checkpoint saved on request at step {int(first[5:])}\n" in out
 
 
 # Runs in processes of their own

@@ -17,6 +17,7 @@ from typing import Any
 
 from lookfurther.config import Config, from_json, to_json
 from lookfurther.errors import ConfigError, RunLocked
+from lookfurther.runtime.signals import CheckpointSignal
 
 PACKAGES = ("lookfurther", "torch", "numpy", "gymnasium", "ale-py", "minigrid", "minari")
 
@@ -54,9 +55,10 @@ os.register_at_fork(after_in_child=_forget_locks)
 class RunFolder:
     """A run's folder, held by one process at a time."""
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock: int | None = lock
+        self.checkpoint_signal = CheckpointSignal()
+        self._lock: int | None = None
 
     @classmethod
     def open(cls, path: Path, config: Config, resume: bool) -> RunFolder:
@@ -65,8 +67,9 @@ class RunFolder:
             raise ConfigError(f"{path} holds no run to resume: drop --resume to start one there")
         try:
             path.mkdir(parents=True, exist_ok=True)
-            run = cls(path, _acquire(path / "lock"))
+            run = cls(path)
             try:
+                run._acquire()
                 run._begin(config, resume)
             except BaseException:
                 run.close()
@@ -74,6 +77,10 @@ class RunFolder:
         except OSError as error:
             raise ConfigError(f"{path} cannot be a run folder: {error}") from error
         return run
+
+    def _acquire(self) -> None:
+        self.checkpoint_signal.__enter__()  # before the lock invites others to send it
+        self._lock = _acquire(self.path / "lock", self.checkpoint_signal.entered)
 
     def _begin(self, config: Config, resume: bool) -> None:
         record = self.path / "config.json"
@@ -113,6 +120,7 @@ class RunFolder:
             _locks.discard(self._lock)
             os.close(self._lock)
             self._lock = None
+        self.checkpoint_signal.__exit__()
 
     def __enter__(self) -> RunFolder:
         return self
@@ -174,13 +182,17 @@ def _commit(checkout: Path) -> str | None:
     return answer.stdout.strip() or None
 
 
-def _acquire(path: Path) -> int:
-    """An exclusive lock that the kernel lets go when this process ends, however it ends."""
+def _acquire(path: Path, checkpoint_signal: bool) -> int:
+    """An exclusive lock that the kernel lets go when this process ends, however it ends.
+
+    Its file says who holds it, and whether that process saves a checkpoint on a signal.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "started": now}
+        holder["checkpoint_signal"] = checkpoint_signal
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(holder).encode(), 0)
     except BaseException as error:

@@ -132,7 +132,11 @@ class Loop:
             self.evaluate()
         if crossed(before, self.step, run.log_period):
             self._log(metrics)
-        if self._save_is_due(before):
+        if self.folder.checkpoint_signal.requested:
+            self.folder.checkpoint_signal.requested = False
+            if self.save():
+                self.progress.note(f"checkpoint saved on request at step {self.step:,}")
+        elif self._save_is_due(before):
             self.save()
 
     def _time_is_up(self) -> bool:

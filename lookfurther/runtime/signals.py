@@ -97,6 +97,29 @@ class StopSignals:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
+class CheckpointSignal:
+    """While entered, SIGUSR1 sets `requested`; outside the main thread this does nothing."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.entered = False
+        self._former: object = None
+
+    def __enter__(self) -> CheckpointSignal:
+        if threading.current_thread() is threading.main_thread():
+            self._former = signal.signal(signal.SIGUSR1, self._note)
+            self.entered = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.entered:
+            _restore(signal.SIGUSR1, self._former)
+            self.entered = False
+
+    def _note(self, _: int, __: FrameType | None) -> None:
+        self.requested = True
+
+
 def _restore(number: signal.Signals, handler: object) -> None:
     # None: the former handler was not Python's, and cannot be set from here.
     signal.signal(number, signal.SIG_DFL if handler is None else handler)  # type: ignore[arg-type]

@@ -1,0 +1,86 @@
+"""The process that trains in a run folder, as others see it: found by its lock, sent a signal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+from lookfurther.errors import ConfigError
+
+LARGEST_LOCK = 10_000  # bytes
+
+
+def request_checkpoint(folder: Path) -> int:
+    """Let the run in a folder save a checkpoint after its current step; gives its process."""
+    idle = ConfigError(f"no run is in progress in {folder}: there is nothing to save")
+    try:
+        with (folder / "lock").open("rb") as lock:
+            if not _is_held(lock.fileno()):
+                raise idle
+            pid = _process(folder, lock.read(LARGEST_LOCK))
+            if not _has_open(pid, lock.fileno()):
+                raise ConfigError(
+                    f"process {pid}, which {folder}/lock names, does not hold it: run this command"
+                    " where the run was started, such as in its container"
+                )
+            os.kill(pid, signal.SIGUSR1)
+    except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
+        raise idle from None
+    except OSError as error:
+        raise ConfigError(f"the run in {folder} cannot be reached: {error.strerror}") from None
+    return pid
+
+
+def _is_held(lock: int) -> bool:
+    """Whether a process holds the lock; its file stays when the process has ended."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _process(folder: Path, written: bytes) -> int:
+    """The process that a lock's file names, where it can take the signal."""
+    match _parsed(written):
+        case {"pid": int(pid), "host": str(host), **rest} if pid > 0:
+            if host != socket.gethostname():
+                raise ConfigError(f"the run in {folder} is on {host}: run this command there")
+            if rest.get("checkpoint_signal") is not True:
+                raise ConfigError(
+                    f"process {pid} trains in {folder} outside its main thread, where no signal"
+                    " reaches the run: wait for its next checkpoint"
+                )
+            return pid
+    raise ConfigError(f"{folder}/lock does not name a process: wait for its next checkpoint")
+
+
+def _parsed(written: bytes) -> Any:
+    try:
+        return json.loads(written)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _has_open(pid: int, lock: int) -> bool:
+    """Whether a process has the lock's file open; yes where the system does not say.
+
+    The number may be that of another process: one in another container, or a forged one.
+    """
+    descriptors = Path(f"/proc/{pid}/fd")
+    if not Path("/proc/self/fd").is_dir():
+        return True
+    wanted = os.fstat(lock)
+    for entry in descriptors.iterdir() if descriptors.is_dir() else ():
+        try:
+            found = entry.stat()
+        except FileNotFoundError:  # closed since
+            continue
+        if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
+            return True
+    return False
