@@ -201,6 +201,20 @@ class Dying(Counting):
         return super().step(action)
 
 
+class Orphaning(Counting):
+    """Counting whose process ends at a step and leaves a child, which ends when a file exists."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+
+    def step(self, action: int) -> Any:
+        if os.fork() == 0:
+            while not self.file.exists():
+                time.sleep(0.01)
+        os._exit(9)
+
+
 class PlusOne(gymnasium.Wrapper):
     def step(self, action: Any) -> Any:
         observation, reward, *rest = self.env.step(action)

@@ -17,8 +17,11 @@ import gymnasium
 import numpy as np
 import pytest
 
+from lookfurther.config import Environment
 from lookfurther.envs import worker as worker_module
 from lookfurther.envs import workers as workers_module
+from lookfurther.envs.blueprint import Blueprint
+from lookfurther.envs.lanes import Lanes
 from lookfurther.envs.worker import Shared, Worker, WorkerLost, WorkerTraceback, lane_record
 from lookfurther.envs.workers import Workers
 from lookfurther.errors import CheckpointError, ConfigError, EnvironmentFault
@@ -27,6 +30,7 @@ from tests.faulty_envs import (
     Dying,
     Faulty,
     Hanging,
+    Orphaning,
     Waiting,
     at,
     choices,
@@ -317,6 +321,31 @@ class Alive:
     def kill(self) -> None: ...
 
     def join(self, timeout: float) -> None: ...
+
+
+def test_lanes_report_every_build_reset_and_step():
+    """Also those of a restore, which may take longer than any step."""
+    calls = []
+    envs = Lanes(Blueprint(Counting, Environment()), range(3), 0, lambda: calls.append(None))
+    counts = [len(calls)]
+    envs.reset()
+    counts.append(len(calls))
+    play(envs, np.zeros((2, 3), int))
+    counts.append(len(calls))
+    envs.restore(envs.state())
+    counts.append(len(calls))
+    assert counts == [3, 6, 12, 21]
+
+
+def test_a_dead_worker_is_noticed_although_its_child_keeps_the_pipe_open(tmp_path: Path):
+    try:
+        envs = workers(partial(Orphaning, tmp_path / "end"), 1, max_failures=1, worker_timeout=0.0)
+        envs.reset()
+        with pytest.raises(EnvironmentFault, match=r"died \(exit code 9\)"):
+            play(envs, np.zeros((1, 1), int))
+        envs.close()
+    finally:
+        (tmp_path / "end").touch()
 
 
 def test_close_ends_a_worker_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
