@@ -113,6 +113,20 @@ def test_initial_priorities_are_the_huber_td_loss_of_the_actors_own_values():
                 assert (given == 0) == bool(steps[t].terminal[lane] or steps[t].truncated[lane])
 
 
+def test_item_without_any_td_error_may_be_sampled():
+    """Priority 0 would mean: never."""
+    actor = actor_of(1)
+    with torch.no_grad():
+        actor.weights.network.w.zero_()
+    steps = [s._replace(reward=s.reward * 0) for s in random_steps(np.random.default_rng(5), 20, 1)]
+    for t, (now, after) in enumerate(pairwise(steps)):
+        act(actor, now)
+        given = observe(actor, after).priority[0, 0]
+        if t >= LAG:
+            ended = bool(steps[t - LAG].terminal[0] or steps[t - LAG].truncated[0])
+            assert ((given > 0) == (not ended)).all()
+
+
 def test_a_slot_holds_what_was_seen_done_and_given():
     rng = np.random.default_rng(1)
     steps = random_steps(rng, 30, 2)

@@ -13,6 +13,7 @@ from lookfurther.adam import Adam
 from lookfurther.errors import TrainingDiverged
 from lookfurther.learner import Learner
 from lookfurther.mixture import Mixture
+from lookfurther.objective import expert_share
 from lookfurther.replay import Replay
 from lookfurther.types import Batch, Chunk, Spec
 from lookfurther.weights import Weights
@@ -121,6 +122,20 @@ def test_an_ablated_term_is_reported_but_has_no_part_in_the_loss(changed: dict, 
     rest = {"loss_td", "loss_tc", "loss_im"} - {term}
     assert float(terms["loss"]) == pytest.approx(sum(float(terms[name]) for name in rest), rel=1e-5)
     assert float(terms[term]) > 0
+
+
+def test_priorities_are_reported_for_agent_and_expert_apart():
+    settings = config.Learner(agent_items=24, expert_items=8)
+    update = Learner(net(), settings, CPU, torch.float32).step(batch_of(32, agent=24))
+    means = [float(part.mean()) for part in (update.priority[:24], update.priority[24:])]
+    reported = [float(update.terms[name]) for name in ("priority_agent", "priority_expert")]
+    assert reported == pytest.approx(means, rel=1e-5)
+    assert means[0] != pytest.approx(means[1], rel=1e-3)
+
+
+def test_experts_share_counts_the_slopes_at_both_states_of_an_item():
+    slope = torch.tensor([[1.0, 0.0], [0.0, -2.0], [0.0, 2.0], [3.0, 0.0]])  # x of two, then x'
+    assert float(expert_share(slope, agent_items=1)) == pytest.approx(5 / 8)
 
 
 def test_gradients_are_clipped_by_their_global_norm():
