@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from lookfurther.config import Config, from_dict
-from lookfurther.errors import CheckpointError
+from lookfurther.config import Config
+from lookfurther.envs.trust import import_modules, untrusted
+from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.networks import Builder, ask, builder, fill
 from lookfurther.play import choose
-from lookfurther.runtime import checkpoint
+from lookfurther.runtime import checkpoint, facts
 from lookfurther.types import Spec
 
 PARTS = ("weights",)  # of a checkpoint
@@ -29,21 +31,24 @@ class Agent:
 
     @classmethod
     def load(
-        cls, path: str | Path, network: Builder | None = None, device: str | torch.device = "cpu"
+        cls,
+        path: str | Path,
+        network: Builder | None = None,
+        device: str | torch.device = "cpu",
+        modules: Sequence[str] = (),
     ) -> Agent:
         """From a run folder (its best checkpoint, else its newest) or from one checkpoint.
 
-        `network` is the builder given to `train`, where one was.
+        `network` is the builder given to `train`, where one was. An environment or a wrapper that
+        the checkpoint names is refused unless it is on the list in `lookfurther.envs.trust` or its
+        module is one of `modules`, which are imported.
         """
-        saved = _find(Path(path))
-        config = from_dict(saved.facts["config"])
-        spec = Spec.from_dict(saved.facts["spec"])
-        module = (network or builder(config.network))(spec)
-        try:
-            fill(module, saved.files["weights"])
-        except CheckpointError as error:
-            raise CheckpointError(f"{path}: {error}") from None
-        return cls(module.to(device), spec, config, saved.facts["step"])
+        import_modules(modules)
+        agent = read(path, network, device)
+        reason = untrusted(agent.config.env, agent.config.environment.wrappers, modules)
+        if reason or (reason := untrusted(agent.spec.env, (), modules)):
+            raise CheckpointError(f"{path} was made with {reason}")
+        return agent
 
     @torch.no_grad()
     def values(self, observations: np.ndarray) -> np.ndarray:
@@ -62,6 +67,38 @@ class Agent:
                 f" not {observations.shape}"
             )
         return choose(self.network, observations, epsilon, self.generator)
+
+
+def read(
+    path: str | Path, network: Builder | None = None, device: str | torch.device = "cpu"
+) -> Agent:
+    """`Agent.load` for a caller that never builds the agent's environment."""
+    saved = _find(Path(path))
+    config, spec, step = facts.config(saved), facts.spec(saved), facts.count(saved, "step")
+    try:
+        if network is None:
+            _check_shapes(builder(config.network), spec, saved.files["weights"])
+        module = (network or builder(config.network))(spec)
+        fill(module, saved.files["weights"])
+    except (CheckpointError, ConfigError) as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    return Agent(module.to(device), spec, config, step)
+
+
+def _check_shapes(build: Builder, spec: Spec, weights: Mapping[str, Tensor]) -> None:
+    """Refuse weights of other shapes before memory is taken for the network.
+
+    A forged spec or configuration could otherwise ask for more memory than there is.
+    """
+    try:
+        with torch.device("meta"):
+            wanted = build(spec).state_dict()
+    except RuntimeError as error:
+        raise CheckpointError(f"its network cannot be built: {error}") from None
+    for name in wanted.keys() | weights.keys():
+        there, here = (tensors.get(name) for tensors in (weights, wanted))
+        if there is None or here is None or there.shape != here.shape:
+            raise CheckpointError(f"the weights do not fit this network: {name}")
 
 
 def _find(path: Path) -> checkpoint.Checkpoint:

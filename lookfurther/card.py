@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lookfurther import results
-from lookfurther.agent import Agent
+from lookfurther.agent import Agent, read
 from lookfurther.config import replace, to_json
 from lookfurther.errors import ConfigError, LookFurtherError
 from lookfurther.networks import parameters
@@ -31,7 +31,7 @@ def export(run: Path, out: Path) -> Path:
     out/evaluation/   what `lookfurther evaluate` found of these weights, where it has looked
     out/versions.json what they were trained with
     """
-    agent = Agent.load(run)
+    agent = read(run)
     agent.config = replace(agent.config, run__folder="")  # a place on another machine
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is not an empty folder: choose another --out")

@@ -31,7 +31,7 @@ class Dueling(nn.Module):
         folds = isinstance(torso[0], Fold)
         self.inlet, self.torso = (torso[0], torso[1:]) if folds else (nn.Identity(), torso)
         with torch.no_grad():
-            features = self.torso(self.prepare(torch.zeros(1, *spec.observation))).shape[1]
+            features = self.torso(self.inlet(torch.zeros(1, *spec.observation))).shape[1]
         self.streams = Streams(features, hidden)
         self.head = Head(self.streams.out, spec.actions)
 

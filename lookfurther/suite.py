@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from lookfurther.config import Config, from_json, replace, validate
 from lookfurther.demos import sets
 from lookfurther.envs.blueprint import find
+from lookfurther.envs.trust import import_modules, untrusted
 from lookfurther.errors import ConfigError
 from lookfurther.presets import preset
 from lookfurther.report.runs import fingerprint, settings
@@ -154,12 +155,19 @@ class Plan(NamedTuple):
         return Job(validate(replace(config, run__folder=str(folder))), self.scale)
 
 
-def jobs(data: dict[str, Any], out: Path) -> list[Job]:
-    """The runs of a suite, every setting, environment and set of demonstrations checked."""
+def jobs(data: dict[str, Any], out: Path, modules: Sequence[str] = ()) -> list[Job]:
+    """The runs of a suite, every setting, environment and set of demonstrations checked.
+
+    `modules` are those that the user names: a suite may name no others of its own.
+    """
+    import_modules(modules)
     changes = _changes(data)
     plan = Plan(data.get("scale", "paper"), data.get("demos", []), changes, out)
     envs, presets, seeds = (_several(data, key) for key in ("envs", "presets", "seeds"))
     found = [plan.job(*cell) for cell in product(envs, presets, seeds)]
+    for job in found:
+        if reason := untrusted(job.config.env, job.config.environment.wrappers, modules):
+            raise ConfigError(f"the suite names {reason}")
     for env in envs:
         find(env)
     for word in dict.fromkeys(name for job in found for name in job.config.demos):

@@ -6,6 +6,7 @@ NumPy from the environments, tensors from the actor on.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,8 @@ TERMINAL = 2  # x_t is terminal: no action follows, nothing is bootstrapped from
 TRUNCATED = 4  # x_t was the last observation for another reason: bootstrap from it
 BEST = 8  # x_t belongs to the best expert episode (the paper's e_i = 1)
 END = TERMINAL | TRUNCATED
+
+LARGEST = 2**31  # of the sizes in a Spec, and of the values in an observation
 
 
 class Spec(NamedTuple):
@@ -38,9 +41,27 @@ class Spec(NamedTuple):
     high: float  # the largest value of an integer plane (networks divide by it); 1 for floats
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Spec:
-        """The inverse of `_asdict`, after a passage through JSON."""
-        return cls(**{**data, "plane": tuple(data["plane"])})
+    def from_dict(cls, data: Any) -> Spec:
+        """The inverse of `_asdict`, after JSON; a ValueError for anything else."""
+        match data:
+            case {"plane": [*plane], **rest} if set(rest) == set(cls._fields) - {"plane"}:
+                spec = cls(plane=tuple(plane), **rest)
+                if spec._is_sound():
+                    return spec
+        raise ValueError("not a Spec")
+
+    def _is_sound(self) -> bool:
+        """Whether every field has its type and a size that tensors can have."""
+        sizes = (*self.plane, self.stack, self.actions)
+        return (
+            type(self.env) is str
+            and self.dtype in ("uint8", "float32")
+            and type(self.high) in (int, float)
+            and 0 < self.high < math.inf
+            and 1 <= len(self.plane) <= 3
+            and all(type(size) is int and 0 < size < LARGEST for size in sizes)
+            and math.prod(self.observation) < LARGEST
+        )
 
     @property
     def observation(self) -> tuple[int, ...]:

@@ -49,6 +49,8 @@ class EvaluateOptions:
     """of starts and random actions; the same gives the same scores"""
     json: Path | None = None
     """also write conditions, statistics and every score to this file"""
+    modules: tuple[str, ...] = ()
+    """modules to import first: those that register the environment or hold its wrappers"""
 
 
 def run(words: list[str]) -> int:
@@ -116,7 +118,7 @@ def _agent(options: EvaluateOptions) -> Evaluation:
 
     if (Path(options.run) / checkpoint.MANIFEST).exists():
         raise ConfigError(f"{options.run} is a checkpoint: give the run folder it lies in")
-    agent = Agent.load(options.run, device=hardware.device("auto"))
+    agent = Agent.load(options.run, device=hardware.device("auto"), modules=options.modules)
     env = agent.config.env
     conditions = Conditions(
         env=env,

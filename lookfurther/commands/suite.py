@@ -39,6 +39,8 @@ class SuiteOptions:
     """a TOML file, or one of the package's: paper, ablation"""
     out: Path = Path()
     """folder of the run folders; empty: runs/ and the suite's name"""
+    modules: tuple[str, ...] = ()
+    """modules the suite may name: those that register its environments or hold their wrappers"""
 
 
 def run(words: list[str]) -> int:
@@ -48,7 +50,7 @@ def run(words: list[str]) -> int:
 
     name, data = suite.read(options.suite)
     out = options.out if options.out != Path() else Path("runs") / name
-    jobs = suite.jobs(data, out)
+    jobs = suite.jobs(data, out, options.modules)
     with board(jobs) as show:
         suite.perform(jobs, show.update)
     for job in jobs:

@@ -43,6 +43,8 @@ class VideoOptions:
     """address to serve the page at"""
     port: int = 0
     """port to serve it at; 0: any that is free"""
+    modules: tuple[str, ...] = ()
+    """modules to import first: those that register the environment or hold its wrappers"""
 
 
 def run(words: list[str]) -> int:
@@ -60,7 +62,7 @@ def run(words: list[str]) -> int:
     from lookfurther.agent import Agent
     from lookfurther.video.cast import experts
 
-    agent = Agent.load(options.run)
+    agent = Agent.load(options.run, modules=options.modules)
     found = experts(agent, options.demos or agent.config.demos)
     return watch(options, agent, found) if options.watch else write(options, agent, found)
 

@@ -7,7 +7,6 @@ the package.
 from __future__ import annotations
 
 import difflib
-import importlib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,13 +16,13 @@ from lookfurther.config import Environment
 from lookfurther.demos import store
 from lookfurther.demos.episodes import Episode
 from lookfurther.demos.facts import Description, fits, origin, shown
+from lookfurther.envs.trust import import_modules, untrusted
 from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.types import Spec
 
 VERSION = re.compile(r"-v(\d+)$")
 NAME = re.compile(r"([\w-]{2,}/([\w-]+/)*)?[\w-]+-v\d+")  # what Minari takes
 SHIPPED = "shipped/"
-TRUSTED = ("lookfurther.envs", "gymnasium.wrappers", "minigrid.wrappers")  # a file may name these
 
 
 class Held(NamedTuple):
@@ -138,20 +137,9 @@ def _shipped(name: str, environment: Environment | None = None) -> Held:
 
 
 def trusted(description: Description, modules: Sequence[str] = ()) -> Environment:
-    """The settings a set was made with, where that imports known packages and these modules alone.
-
-    A set from elsewhere could otherwise name a module of its choice, whose import runs its code.
-    """
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise ConfigError(f"--modules {module}: {error}") from None
+    """The settings a set was made with, if a file may name them or the user names their modules."""
+    import_modules(modules)
     environment = store.environment_of(description)
-    for wrapper in environment.wrappers:
-        module = wrapper.partition(":")[0]
-        if module not in modules and not f"{module}.".startswith(tuple(f"{t}." for t in TRUSTED)):
-            raise DemonstrationError(
-                f"the set was made with {wrapper}: where you know it, give --modules {module}"
-            )
+    if reason := untrusted(description.spec.env, environment.wrappers, modules):
+        raise DemonstrationError(f"the set was made with {reason}")
     return environment

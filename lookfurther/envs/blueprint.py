@@ -73,7 +73,7 @@ class Blueprint:
         if not isinstance(env, gymnasium.Env):
             raise ConfigError(f"{self.name()} must give a gymnasium.Env, not {type(env).__name__}")
         for wrapper in self.environment.wrappers:
-            env = _load(wrapper)(env)
+            env = load_wrapper(wrapper)(env)
         return env
 
     def spec(self, env: gymnasium.Env) -> Spec:
@@ -120,7 +120,7 @@ class Blueprint:
         return shape, "uint8", max(high, 1.0)
 
 
-def _load(name: str) -> Callable[[gymnasium.Env], gymnasium.Env]:
+def load_wrapper(name: str) -> Callable[[gymnasium.Env], gymnasium.Env]:
     """The wrapper a `module:Class` names."""
     module, _, attribute = name.partition(":")
     try:

@@ -34,6 +34,8 @@ class ImportOptions:
     """environment id, where a file does not tell its own"""
     force: Switch = False
     """take what does not replay as recorded too; its audit will say so"""
+    modules: tuple[str, ...] = ()
+    """modules to import first: those that register the environment or hold its wrappers"""
     environment: Environment = field(default_factory=Environment)
 
 
@@ -65,7 +67,11 @@ def import_files(options: ImportOptions) -> int:
     name = sets.new(options.name)
     usable(options.environment)
     reader = partial(
-        importers.read, env=options.env, environment=options.environment, force=options.force
+        importers.read,
+        env=options.env,
+        environment=options.environment,
+        force=options.force,
+        modules=options.modules,
     )
     found: list[Imported] = []
     for path, imported in zip(paths, each(reader, paths), strict=True):

@@ -76,6 +76,8 @@ class AgentOptions:
     """probability of a random action"""
     seed: int = 0
     """of the first episode"""
+    modules: tuple[str, ...] = ()
+    """modules to import first: those that register the environment or hold its wrappers"""
 
 
 def search(options: SearchOptions) -> int:
@@ -154,7 +156,7 @@ def agent(options: AgentOptions) -> int:
     name, seeds = sets.new(options.name), _seeds(options)
     if not 0 <= options.epsilon <= 1:
         raise ConfigError(f"epsilon must be 0 ... 1, not {options.epsilon:g}")
-    player = Agent.load(options.run)
+    player = Agent.load(options.run, modules=options.modules)
     environment = player.config.environment
     policy = Policy(partial(player.act, epsilon=options.epsilon))
     episodes, spec = collect(player.config.env, environment, policy, seeds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,21 +22,27 @@ class Imported(NamedTuple):
 
 
 def read(
-    path: Path, env: str = "", environment: Environment | None = None, force: bool = False
+    path: Path,
+    env: str = "",
+    environment: Environment | None = None,
+    force: bool = False,
+    modules: Sequence[str] = (),
 ) -> Imported:
     """The episodes of a file, or of a folder that is a Minari dataset.
 
     `env` names the environment where the file does not. What a replay does not reproduce is
-    refused, unless forced; then its audit says so.
+    refused, unless forced; then its audit says so. `modules` are those that a set of ours may
+    name besides the trusted ones.
     """
     from lookfurther.demos.importers import datasets, openai, sequences
 
     environment = environment or Environment()
     if path.is_dir():
-        return datasets.read(path, env, environment, force)
+        return datasets.read(path, env, environment, force, modules)
     if not path.is_file():
         raise DemonstrationError(f"there is no file {path}")
-    readers = {".demo": openai.read, ".npz": sequences.read, ".hdf5": datasets.read}
+    dataset = partial(datasets.read, modules=modules)
+    readers = {".demo": openai.read, ".npz": sequences.read, ".hdf5": dataset}
     if path.suffix not in readers:
         raise DemonstrationError(
             f"{path} is none of {', '.join(readers)} nor the folder of a Minari dataset"

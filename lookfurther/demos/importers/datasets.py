@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,12 +27,14 @@ LUMA = (0.2989, 0.5870, 0.1140)  # of red, green and blue, as the emulator's gre
 BATCH = 256  # observations converted together
 
 
-def read(path: Path, env: str, environment: Environment, force: bool) -> Imported:
+def read(
+    path: Path, env: str, environment: Environment, force: bool, modules: Sequence[str] = ()
+) -> Imported:
     """The episodes of a dataset, ours or another's, by its folder or its HDF5 file."""
     folder = path.parent if path.is_file() else path
     folder = folder if (folder / "metadata.json").exists() else folder / "data"
     if b'"lookfurther"' in _metadata(folder):
-        return _ours(folder, env, force)
+        return _ours(folder, env, force, modules)
     try:
         facts = read_facts(folder)
         env = env or facts.env
@@ -45,11 +48,11 @@ def read(path: Path, env: str, environment: Environment, force: bool) -> Importe
         raise DemonstrationError(f"{path} is no readable Minari dataset: {reason}") from error
 
 
-def _ours(folder: Path, env: str, force: bool) -> Imported:
+def _ours(folder: Path, env: str, force: bool, modules: Sequence[str]) -> Imported:
     """A set of our own, which someone has shared: replayed again here."""
     name = str(folder.parent)
     description = store.describe(name)
-    environment = trusted(description)
+    environment = trusted(description, modules)
     spec = description.spec
     found = store.load(name, spec, environment=environment)
     played = spec._replace(env=env or spec.env)

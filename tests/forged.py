@@ -1,0 +1,47 @@
+"""Run folders as somebody else could have written them: whole, hashed, and with any content."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from lookfurther.config import Config, to_json
+from lookfurther.networks import builder
+from lookfurther.presets import preset
+from lookfurther.runtime import checkpoint
+from lookfurther.types import Spec
+
+CARTPOLE = Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)
+ROW = {"step": 100, "frames": 100, "updates": 3, "minutes": 0.5, "return_low_epsilon": 9.0}
+
+
+def settings(**changes: Any) -> Config:
+    """A small configuration on CartPole."""
+    return preset("no-demos", "small", **{"env": "CartPole-v1", **changes})
+
+
+def facts(config: Config) -> dict[str, Any]:
+    """What a sound checkpoint of CartPole says."""
+    return {
+        "step": 100,
+        "updates": 3,
+        "seconds": 30.0,
+        "spec": CARTPOLE._asdict(),
+        "config": dataclasses.asdict(config),
+    }
+
+
+def write_checkpoint(folder: Path, said: dict[str, Any]) -> Path:
+    """A checkpoint with the weights of an untrained network and these facts."""
+    weights = {"weights": dict(builder(Config().network)(CARTPOLE).state_dict())}
+    return checkpoint.save(folder / "best", 100, weights, said, keep=1)
+
+
+def write_run(folder: Path, config: Config, **changes: Any) -> Path:
+    """A run folder; `changes` replace facts of its checkpoint."""
+    write_checkpoint(folder, facts(config) | changes)
+    (folder / "config.json").write_text(to_json(config))
+    (folder / "metrics.jsonl").write_text(json.dumps(ROW) + "\n")
+    return folder
