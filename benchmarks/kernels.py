@@ -24,6 +24,7 @@ from torch.nn.functional import conv2d
 
 from benchmarks.measure import add_json, table
 from lookfurther.cores import cores
+from lookfurther.processes import safe_import_path
 from lookfurther.runtime.folder import write_text
 
 IMAGES, SCALE = 512, 1 / 255
@@ -178,7 +179,10 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("there is no GPU here: tests/test_kernels.py checks the kernels without")
     if asked.search:
-        with ProcessPoolExecutor(cores(), mp_context=get_context("spawn")) as pool:
+        with (
+            safe_import_path(),
+            ProcessPoolExecutor(cores(), mp_context=get_context("spawn")) as pool,
+        ):
             list(pool.map(compile_share, range(cores()), [cores()] * cores()))
     found = measure(asked.search)
     rows = [[name, f["ours"], f["cudnn"], f["cudnn"] / f["ours"]] for name, f in found.items()]

@@ -22,6 +22,7 @@ import torch
 
 from lookfurther.errors import ConfigError
 from lookfurther.options import check_output
+from lookfurther.processes import safe_import_path
 from lookfurther.runtime.folder import write_text
 
 ROOT = Path(__file__).parents[1]
@@ -149,7 +150,8 @@ class Contestant:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, build, arguments))
-        self.process.start()
+        with safe_import_path():
+            self.process.start()
         theirs.close()
         self.absent: str | None = self._receive()
 

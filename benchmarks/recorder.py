@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import ROOT, confine, medians, parser, report, surroundings, table
+from lookfurther.processes import helper_environment, python_command
 
 GAME = "ALE/Freeway-v5"  # lasts for two minutes, however it is played
 KEYS = ("ArrowUp", "ArrowDown", "Space")
@@ -102,8 +103,8 @@ def browser(profile: Path, size: str = "1280,800") -> Any:
 
 def start(folder: Path) -> tuple[subprocess.Popen[str], str]:
     """A recorder in a process of its own, and its address."""
-    command = [sys.executable, "-m", "lookfurther", "record", GAME]
-    environment = os.environ | {"MINARI_DATASETS_PATH": str(folder)}
+    command = python_command("-m", "lookfurther", "record", GAME)
+    environment = helper_environment() | {"MINARI_DATASETS_PATH": str(folder)}
     server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     address = re.search(r"http://\S+", server.stdout.readline())

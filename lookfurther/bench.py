@@ -7,9 +7,7 @@ sampling costs what it costs late in a run; demonstrations are noise.
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,6 +24,7 @@ from lookfurther.envs import Envs
 from lookfurther.learner import Learner
 from lookfurther.mixture import Mixture
 from lookfurther.networks import builder
+from lookfurther.processes import helper_environment, python_command
 from lookfurther.replay import Replay
 from lookfurther.rules import least_start
 from lookfurther.runtime import hardware
@@ -166,13 +165,13 @@ class Bench:
         """Seconds from the start of a new process to its first update, with cold caches."""
         with tempfile.TemporaryDirectory() as cache:
             code = "import sys; from lookfurther import bench; bench.start_cold(sys.stdin.read())"
-            environment = os.environ | {
+            environment = helper_environment(user_modules=True) | {
                 "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
                 "TRITON_CACHE_DIR": f"{cache}/triton",
             }
             start = time.perf_counter()
             subprocess.run(
-                [sys.executable, "-c", code],
+                python_command("-c", code),
                 input=to_json(self.config),
                 text=True,
                 check=True,

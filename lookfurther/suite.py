@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from lookfurther.envs.blueprint import find
 from lookfurther.envs.trust import import_modules, untrusted
 from lookfurther.errors import ConfigError
 from lookfurther.presets import preset
+from lookfurther.processes import helper_environment, python_command
 from lookfurther.report.runs import fingerprint, settings
 from lookfurther.runtime import metrics
 from lookfurther.runtime.folder import FREE
@@ -240,7 +240,7 @@ def perform(runs: Sequence[Job], show: Callable[[Job], None]) -> None:
 def _train(job: Job, tick: Callable[[], None], signals: StopSignals) -> int:
     """Train in a process of its own, which is asked to stop where this one is."""
     job.folder.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "lookfurther", *job.words()]
+    command = python_command("-m", "lookfurther", *job.words())
     # In a session of its own: a Ctrl-C of the terminal reaches it once, through us.
     with job.log.open("ab") as log:
         process = subprocess.Popen(
@@ -248,6 +248,7 @@ def _train(job: Job, tick: Callable[[], None], signals: StopSignals) -> int:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
+            env=helper_environment(user_modules=True),
             start_new_session=True,
         )
     asked = False

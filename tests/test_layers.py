@@ -21,6 +21,7 @@ LAYERS = {
         "arrays",
         "cores",
         "cgroups",
+        "processes",
         "errors",
         "openmp",
         "rules",

@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lookfurther.processes import helper_environment, python_command
+
 MEMORY = 2**31  # bytes of addresses
 SECONDS = 60.0
 SLICE = 2**24  # bytes read at once
@@ -65,12 +67,12 @@ class Guard:
             self.stop()
             self._owner = os.getpid()
             self._process = subprocess.Popen(
-                [sys.executable, "-c", CODE],
+                python_command("-c", CODE),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                env=helper_environment(),
             )
         assert self._process is not None
         return self._process

@@ -21,6 +21,7 @@ import numpy as np
 
 from lookfurther.envs.lanes import Lanes, blank
 from lookfurther.errors import EnvironmentFault, LookFurtherError
+from lookfurther.processes import safe_import_path
 from lookfurther.types import Spec
 
 CLOSE_TIMEOUT = 5.0  # seconds for a process to close its environments
@@ -74,7 +75,8 @@ class Worker:
         memory, _, task, seed = self._shared
         arguments = (there, memory, task, range(self.low, self.high), seed, after)
         process = context.Process(target=work, args=arguments)
-        with _signals_blocked():  # no exception may separate the start from its record
+        # No exception may separate the start from its record.
+        with safe_import_path(), _signals_blocked():
             process.start()
             self._process, self._pipe, self.fault = process, here, ""
         there.close()

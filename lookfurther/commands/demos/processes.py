@@ -8,6 +8,7 @@ from multiprocessing import get_context
 from typing import TypeVar
 
 from lookfurther.cores import cores
+from lookfurther.processes import safe_import_path
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -19,8 +20,11 @@ def each(function: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
     if crew <= 1:
         yield from map(function, things)
         return
-    with ProcessPoolExecutor(crew, get_context("spawn")) as pool:
+    with safe_import_path():  # the pool itself starts a process, and `map` starts the others
+        pool = ProcessPoolExecutor(crew, get_context("spawn"))
+        results = pool.map(function, things)
+    with pool:
         try:
-            yield from pool.map(function, things)
+            yield from results
         finally:
             pool.shutdown(cancel_futures=True)

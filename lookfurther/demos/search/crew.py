@@ -15,6 +15,7 @@ import numpy as np
 from lookfurther.demos.search.archive import Entry, Trip
 from lookfurther.demos.search.explorer import Explorer, Game, Start
 from lookfurther.errors import EnvironmentFault
+from lookfurther.processes import safe_import_path
 
 Build = Callable[[], Game]  # must pickle where there are several processes
 Choose = Callable[[], list[Entry]]  # gives the starts of a few trips
@@ -78,7 +79,8 @@ def _member(
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_work, args=(there, build, seed), daemon=True)
-    process.start()
+    with safe_import_path():
+        process.start()
     there.close()
     try:
         yield here, process

@@ -1,0 +1,51 @@
+"""Python processes that this one starts: they do not import from the working directory.
+
+`python -c`, with which multiprocessing starts its processes too, and `python -m` put the working
+directory first on the import path. In a folder of data that holds a select.py they would run it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+VARIABLE = "PYTHONSAFEPATH"
+PACKAGE_FOLDER = Path(__file__).parents[1]
+
+
+def python_command(*words: str) -> list[str]:
+    """The command line of another Python process; start it with `helper_environment`."""
+    return [sys.executable, "-P", *words]
+
+
+def helper_environment(user_modules: bool = False) -> dict[str, str]:
+    """Environment variables of a process that finds the packages this one finds.
+
+    A process that needs the user's own modules looks in the working directory too, but only if this
+    process does.
+    """
+    here = Path.cwd()
+    kept = [path or str(here) for path in sys.path if not path or Path(path).is_absolute()]
+    if not (user_modules or here == PACKAGE_FOLDER):
+        kept = [path for path in kept if Path(path).absolute() != here]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(kept)}
+
+
+@contextmanager
+def safe_import_path() -> Iterator[None]:
+    """Processes that multiprocessing starts in this block begin without the working directory.
+
+    Then they take over the import path of this process, which has the modules of the user.
+    """
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before

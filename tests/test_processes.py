@@ -1,0 +1,117 @@
+"""Helper processes import nothing from the working directory, whatever it holds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lookfurther import processes
+from lookfurther.processes import helper_environment, python_command, safe_import_path
+from lookfurther.types import Spec
+
+# Modules that a Python process imports early: to start, to unpickle, to read a set.
+SHADOWED = ("h5py", "json", "numpy", "pickle", "select", "signal", "socket", "struct", "threading")
+MARK = "import pathlib, sys; pathlib.Path({!r}).open('a').write(__name__ + ' ' + str(sys.argv))"
+COMMAND = "import sys; from lookfurther.cli import main; sys.exit(main())"  # a console script's
+HELPERS = {
+    "workers": """
+    from lookfurther.config import Environment
+    from lookfurther.envs import make_envs
+    envs = make_envs("CartPole-v1", Environment(processes=1), 1, 0, 1)
+    envs.reset()
+    envs.close()
+""",
+    "pool": """
+    from lookfurther.commands.demos import processes
+    processes.cores = lambda: 2
+    assert list(processes.each(abs, [-1, -2])) == [1, 2]
+""",
+    "search": """
+    import numpy as np
+    from lookfurther.demos.search.crew import _member
+    with _member(dict, np.random.SeedSequence(0)) as (pipe, process):
+        pipe.send([None])
+        assert "AttributeError" in pipe.recv()  # a dict is no game
+""",
+}
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A working directory full of modules with well-known names."""
+    folder = tmp_path / "hostile"
+    folder.mkdir()
+    for name in SHADOWED:
+        (folder / f"{name}.py").write_text(MARK.format(str(tmp_path / "marker")))
+    return folder
+
+
+def ran(hostile: Path, script: str, *words: str, **variables: str) -> str:
+    """What a script prints that is run as console scripts are: from a folder of its own."""
+    place = hostile.parent / "bin"
+    place.mkdir()
+    (place / "script").write_text(script)
+    path = os.pathsep.join([str(processes.PACKAGE_FOLDER), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path.rstrip(os.pathsep), **variables}
+    command = [sys.executable, str(place / "script"), *words]
+    done = subprocess.run(
+        command, cwd=hostile, env=environment, capture_output=True, text=True, timeout=600
+    )
+    marker = hostile.parent / "marker"
+    assert not marker.exists(), f"imported from the working directory: {marker.read_text()}"
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("helper", HELPERS)
+def test_helper_imports_nothing_from_the_working_directory(hostile: Path, helper: str) -> None:
+    ran(hostile, f"if __name__ == '__main__':{HELPERS[helper]}")
+
+
+def test_command_reads_a_set_in_a_hostile_working_directory(hostile: Path, tmp_path: Path) -> None:
+    """The set is in the working directory, and its HDF5 file is checked by a helper process."""
+    import numpy as np
+
+    from lookfurther.demos import store
+    from lookfurther.demos.episodes import Episode
+
+    spec = Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)
+    planes = np.zeros((2, 4), np.float32)
+    episode = Episode(planes, np.array([0]), np.ones(1, np.float32), True, 1)
+    store.save("theirs-v0", [episode], spec, "them", root=hostile)
+    said = ran(hostile, COMMAND, "demos", "show", str(hostile / "theirs-v0"))
+    assert "CartPole-v1, 1 episode" in said
+
+
+def test_process_finds_what_this_one_finds_but_not_the_working_directory(
+    hostile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after `python -m lookfurther`, which has the working directory on its own path."""
+    monkeypatch.chdir(hostile)
+    monkeypatch.syspath_prepend(str(hostile))
+    monkeypatch.syspath_prepend("")
+    code = "import sys, json, h5py; from lookfurther import processes; print(sys.path)"
+    done = subprocess.run(
+        python_command("-c", code), env=helper_environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert str(hostile) not in done.stdout
+    assert not (hostile.parent / "marker").exists()
+    inherited = helper_environment(user_modules=True)["PYTHONPATH"].split(os.pathsep)
+    assert inherited[:2] == [str(hostile), str(hostile)]
+
+
+@pytest.mark.parametrize("before", [None, "1", ""])
+def test_environment_is_as_before_after_the_start_of_a_process(
+    before: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(processes.VARIABLE, raising=False)
+    if before is not None:
+        monkeypatch.setenv(processes.VARIABLE, before)
+    with safe_import_path():
+        assert os.environ[processes.VARIABLE] == "1"
+    assert os.environ.get(processes.VARIABLE) == before
