@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import http.client
 import json
 import os
 import random
 import re
+import resource
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -660,3 +663,82 @@ def test_what_was_played_survives_a_killed_server() -> None:
     assert server.stop(signal.SIGINT) == 0
     (episode,) = kept("ALE/Pong-v5")
     assert len(episode) == found["steps"]
+
+
+# The real server among strangers
+
+
+class Logged(Command):
+    """The same with its errors in a file, and few file descriptors."""
+
+    def __init__(self, log: Path, *words: str, descriptors: int = 256) -> None:
+        limits = (
+            f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors},) * 2)"
+        )
+        code = f"{limits}; import sys; from lookfurther.cli import main; sys.exit(main())"
+        command = [sys.executable, "-c", code, "record", *words]
+        with log.open("w") as errors:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+        assert self.process.stdout is not None
+        self.first_line = self.process.stdout.readline()
+        self.address = self.first_line.partition("http://")[2].strip()
+
+    def __enter__(self) -> Logged:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def idle(self, count: int) -> list[socket.socket]:
+        """Connections that never say anything."""
+        host, port = self.address.partition("/")[0].split(":")
+        return [socket.create_connection((host, int(port))) for _ in range(count)]
+
+
+@pytest.fixture
+def descriptors() -> Iterator[None]:
+    """As many open sockets for the test itself as the system allows."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.slow
+def test_many_idle_connections_do_not_stop_play(tmp_path: Path, descriptors: None) -> None:
+    """More than the server has file descriptors for, before and while somebody plays."""
+    log = tmp_path / "log"
+    with contextlib.ExitStack() as strangers, Logged(log, "ALE/Pong-v5", "--name", NAME) as server:
+        for stranger in server.idle(300):
+            strangers.enter_context(stranger)
+        with server.live() as page:
+            page.send('{"kind": "keys", "number": 1, "held": ["up"]}')
+            play_until(page, lambda status: status["steps"] >= 5)
+            for stranger in server.idle(300):
+                strangers.enter_context(stranger)
+            seen = play_until(page, lambda status: status["steps"] >= 10)
+            assert seen["state"] == "playing"
+        assert server.stop(signal.SIGINT) == 0
+    assert log.stat().st_size < 1000
+
+
+def test_token_is_printed_once_and_never_logged(tmp_path: Path) -> None:
+    """The address is for the player; a log of requests would give it to whoever reads the log."""
+    log = tmp_path / "log"
+    with Logged(log, "ALE/Pong-v5", "--name", NAME) as server:
+        host, _, path = server.address.partition("/")
+        token = path.strip("/")
+        assert server.first_line.count(token) == 1
+        for place, status in ((f"/{path}", 200), (f"/{token}/nothing", 404), (f"/{token}x/", 403)):
+            page = http.client.HTTPConnection(host)
+            page.request("GET", place)
+            assert page.getresponse().status == status
+            page.close()
+        server.live().close()
+        server.process.send_signal(signal.SIGINT)
+        said, _ = server.process.communicate()
+    assert "episodes join the set" in said  # the output is there, and the token is not in it
+    assert token not in said + log.read_text()

@@ -12,7 +12,9 @@ import re
 import secrets
 import socket
 from collections.abc import Callable
+from functools import partial
 from importlib import resources
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -20,12 +22,14 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lookfurther.errors import ConfigError
 from lookfurther.recorder.messages import LARGEST, MessageError, read
 from lookfurther.recorder.stream import Link, Source
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
+MOST_WAITING = 32  # connections that have not become a player's
 BUSY = "Someone is playing here already. Close the other page, then try again."
 
 
@@ -156,6 +160,31 @@ def headers(page: str) -> dict[str, str]:
     }
 
 
+class Visitor(H11Protocol):
+    """A connection that is not a player's yet: the oldest of too many is closed.
+
+    An idle connection would otherwise hold a file descriptor forever, and without one left nobody
+    can come in. A player's connection has become a websocket and counts no longer.
+    """
+
+    def __init__(self, waiting: dict[Visitor, None], **uvicorns: Any) -> None:
+        super().__init__(**uvicorns)
+        self._waiting = waiting  # of all connections, in the order in which they came
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._waiting[self] = None
+        if len(self._waiting) > MOST_WAITING:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            if oldest.transport.get_protocol() is oldest:  # else it is a websocket by now
+                oldest.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._waiting.pop(self, None)
+        super().connection_lost(exc)
+
+
 def serve(source: Source, host: str, port: int, announce: Callable[[str], None]) -> None:
     """Serve the page until a signal; `announce` is given its address."""
     try:
@@ -168,7 +197,9 @@ def serve(source: Source, host: str, port: int, announce: Callable[[str], None])
     theatre = Theatre(source, token, host, port)
     config = uvicorn.Config(
         theatre.app,
-        log_level="warning",
+        http=partial(Visitor, waiting={}),  # type: ignore[arg-type]
+        backlog=MOST_WAITING,  # so many are accepted before the first of them is looked at
+        log_level="error",  # a warning for each bad request would let a visitor fill the log
         access_log=False,  # it would print the token
         lifespan="off",
         server_header=False,
