@@ -1,10 +1,16 @@
 """What can go wrong for a user: a message of one line that names the thing and the mend."""
 
+from lookfurther.printable import LONGEST_MESSAGE, printable
+
 
 class LookFurtherError(Exception):
     """Base of every error that is the user's to mend rather than ours."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        """The message on one line; parts of it may come from a file."""
+        return printable(super().__str__(), LONGEST_MESSAGE)
 
 
 class ConfigError(LookFurtherError):

@@ -22,6 +22,7 @@ LAYERS = {
         "cores",
         "cgroups",
         "processes",
+        "printable",
         "errors",
         "openmp",
         "rules",

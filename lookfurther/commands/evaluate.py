@@ -14,6 +14,7 @@ import tyro
 from lookfurther.config import Environment
 from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.options import check_output, parse
+from lookfurther.printable import printable
 from lookfurther.scores import STARTS, Starts
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def summary(evaluation: Evaluation) -> str:
     how = [STARTS[conditions.starts], f"ε {conditions.epsilon:g}"]
     how += [f"sticky {conditions.sticky:g}"] if conditions.sticky else []
     how += [f"step {conditions.step:,}"] if conditions.step else []
-    lines = [f"{conditions.env}: {facts['episodes']} episodes, {', '.join(how)}"]
+    lines = [f"{printable(conditions.env)}: {facts['episodes']} episodes, {', '.join(how)}"]
     for name in ("mean", "median", "iqm"):
         value, low, high = facts[name].values()
         lines.append(f"  {name:20}{value:>12,.1f}   95% {low:,.1f} to {high:,.1f}")

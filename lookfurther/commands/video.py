@@ -13,6 +13,7 @@ import tyro
 
 from lookfurther.errors import ConfigError
 from lookfurther.options import check_output, parse
+from lookfurther.printable import printable
 
 if TYPE_CHECKING:
     from lookfurther.agent import Agent
@@ -100,7 +101,7 @@ def watch(options: VideoOptions, agent: Agent, experts: list[Expert]) -> int:
     from lookfurther.recorder.watch import Watch
 
     def announce(address: str) -> None:
-        print(f"watch {agent.config.env} at {address}; Ctrl-C ends", flush=True)
+        print(f"watch {printable(agent.config.env)} at {address}; Ctrl-C ends", flush=True)
 
     source = Watch(agent, experts, options.seed, LIVE)
     with contextlib.suppress(KeyboardInterrupt):

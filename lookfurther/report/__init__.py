@@ -19,9 +19,12 @@ def report(paths: Sequence[Path], out: Path) -> Path:
     if not begun:
         raise ConfigError(f"{runs[0].path} holds no metrics yet: let the run go on for a while")
     groups = group(begun)
+    from matplotlib import rc_context
+
     try:
         out.mkdir(parents=True, exist_ok=True)
-        sections = Builder(groups, out).sections()
+        with rc_context({"text.parse_math": False}):  # a name may hold dollar signs
+            sections = Builder(groups, out).sections()
         notes = page.notes(groups, [run for run in runs if not run.rows])
         write_text(out / "index.html", page.render(groups, sections, notes))
     except OSError as error:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lookfurther import statistics
+from lookfurther.printable import printable
 from lookfurther.report.runs import Group, order
 from lookfurther.results import EPSILON, Conditions
 from lookfurther.scores import Starts, game_of, reference, titles
@@ -86,7 +87,7 @@ def _place(order: list[str], env: str) -> int:
 
 def title(env: str) -> str:
     """A paper's game by its name there, another environment by its id."""
-    return titles().get(game_of(env) or "", env)
+    return titles().get(game_of(env) or "", printable(env))
 
 
 def normalised(column: Column, envs: Sequence[str], starts: Starts) -> list[np.ndarray]:

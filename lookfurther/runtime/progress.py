@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from lookfurther.printable import LONGEST_MESSAGE, printable
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -100,7 +102,7 @@ class Progress:
     ) -> None:
         """A run ends after `total` agent steps or, unless 0, `minutes`."""
         self._total = total
-        self._title = title
+        self._title = printable(title)
         self._minutes = minutes
         self._row: Row = {}
         self._speeds: deque[float] = deque(maxlen=20)
@@ -134,6 +136,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """A line for the user, above the panel."""
+        text = printable(text, LONGEST_MESSAGE)
         if self._console is None:
             say(text)
         else:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lookfurther.demos import sets
 from lookfurther.demos.episodes import Episode
 from lookfurther.play import greedy
+from lookfurther.printable import printable
 from lookfurther.results import EPSILON
 from lookfurther.scores import game_of, titles
 from lookfurther.video.pen import AGENT, EXPERT
@@ -16,6 +17,8 @@ from lookfurther.video.plays import Scene, Shot, act, repeat
 
 if TYPE_CHECKING:
     from lookfurther.agent import Agent
+
+LONGEST = 40  # characters of a name in a picture
 
 
 class Side(NamedTuple):
@@ -37,7 +40,7 @@ class Expert(NamedTuple):
 def experts(agent: Agent, names: Sequence[str]) -> list[Expert]:
     """The episodes of these sets, the best first."""
     found = [
-        Expert(f"{name.rpartition('/')[2]}, episode {i}", episode)
+        Expert(f"{printable(name.rpartition('/')[2], LONGEST)}, episode {i}", episode)
         for name in names
         for i, episode in enumerate(sets.load(name, agent.spec, agent.config.environment))
     ]
@@ -47,7 +50,7 @@ def experts(agent: Agent, names: Sequence[str]) -> list[Expert]:
 def title(env: str) -> str:
     """Montezuma's Revenge for ALE/MontezumaRevenge-v5, UnlockPickup for x/UnlockPickup-v0."""
     last = re.sub(r"-v\d+$", "", re.split("[/:]", env)[-1])
-    return titles().get(game_of(env) or "", last)
+    return titles().get(game_of(env) or "", printable(last, LONGEST))
 
 
 def pair(agent: Agent, scene: Scene, expert: Expert | None, seed: int) -> tuple[Side, ...]:
@@ -57,7 +60,7 @@ def pair(agent: Agent, scene: Scene, expert: Expert | None, seed: int) -> tuple[
     def perform() -> Iterator[Shot]:
         return act(greedy(agent.network, EPSILON, seed), scene, seed, start)
 
-    mine = Side("Agent", agent.config.preset, AGENT, perform)
+    mine = Side("Agent", printable(agent.config.preset, LONGEST), AGENT, perform)
     if expert is None:
         return (mine,)
     again = Side("Expert", expert.name, EXPERT, lambda: repeat(expert.episode, scene, expert.name))

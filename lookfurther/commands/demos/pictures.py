@@ -18,6 +18,7 @@ from lookfurther.envs.blueprint import Blueprint, find
 from lookfurther.envs.emulator import Emulator
 from lookfurther.envs.lanes import Lane
 from lookfurther.errors import DemonstrationError
+from lookfurther.printable import printable
 from lookfurther.types import Spec
 
 PICTURES, ROWS = 8, 10  # of a sheet: pictures of an episode, episodes
@@ -82,6 +83,8 @@ def _rendered(
 
 def draw_sheet(held: Held, environment: Environment, actions: Mapping[str, int], out: Path) -> None:
     """The best episodes of a set on one page."""
+    from matplotlib import rc_context
+
     from lookfurther.sheets import Row, sheet
 
     name, description, episodes = held
@@ -95,7 +98,10 @@ def draw_sheet(held: Held, environment: Environment, actions: Mapping[str, int],
         rows.append(Row(_label(i, episode), shown, steps.tolist(), returns))
     more = f"; the best {ROWS} are shown" if len(order) > ROWS else ""
     size = f"{plural(len(order), 'episode')}, {plural(sum(map(len, episodes)), 'step')}{more}"
-    sheet(f"{name} · {description.spec.env}", size, rows, actions, out)
+    title = f"{printable(name)} · {printable(description.spec.env)}"
+    taken = {printable(action): count for action, count in actions.items()}
+    with rc_context({"text.parse_math": False}):  # a name may hold dollar signs
+        sheet(title, size, rows, taken, out)
 
 
 def _label(i: int, episode: Episode) -> str:

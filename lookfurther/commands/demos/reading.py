@@ -17,6 +17,9 @@ from lookfurther.demos import sets
 from lookfurther.demos.episodes import Episode
 from lookfurther.demos.facts import Description
 from lookfurther.errors import DemonstrationError
+from lookfurther.printable import printable
+
+LONGEST = 300  # characters of what is said of a set's origin
 
 
 @dataclass(frozen=True)
@@ -118,9 +121,9 @@ def counts(episodes: Sequence[Episode], meanings: Sequence[str], actions: int) -
 def told(facts: dict[str, Any], description: Description) -> str:
     """The same for a reader."""
     parts = [
-        f"{facts['name']}: {facts['environment']}, {plural(len(facts['episodes']), 'episode')},"
-        f" {plural(facts['steps'], 'step')}",
-        "\n".join(f"  {key:10}{value}" for key, value in _origin(facts)),
+        f"{printable(facts['name'])}: {printable(facts['environment'])},"
+        f" {plural(len(facts['episodes']), 'episode')}, {plural(facts['steps'], 'step')}",
+        "\n".join(f"  {key:10}{printable(value, LONGEST)}" for key, value in _origin(facts)),
         _episodes(description, facts["best"]),
         histogram(facts["actions"]),
     ]

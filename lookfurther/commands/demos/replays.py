@@ -18,6 +18,7 @@ from lookfurther.demos import sets, store
 from lookfurther.demos.episodes import Episode, best
 from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.options import check_output
+from lookfurther.printable import printable
 
 ATARI, OTHER = 60.0, 10.0  # frames of a game a second; steps of other environments
 SMOOTH = 30.0  # pictures a second beyond which some are left out
@@ -85,7 +86,7 @@ def _differ(word: str, modules: tuple[str, ...]) -> int:
     differ = 0
     for i, audit in enumerate(each(replay, episodes)):
         differ += not audit.verified
-        print(f"{name}, episode {i}: {found(audit)}{_forced(episodes[i])}", flush=True)
+        print(f"{printable(name)}, episode {i}: {found(audit)}{_forced(episodes[i])}", flush=True)
     how = f"{differ} of them not equal" if differ else "all equal"
     print(f"{name}: {plural(len(episodes), 'episode')}, {how}")
     return differ
@@ -94,7 +95,7 @@ def _differ(word: str, modules: tuple[str, ...]) -> int:
 def _forced(episode: Episode) -> str:
     """What an import by force had to overlook: a replay of what it made cannot show it."""
     overlooked = episode.audit.mismatch if episode.audit else ""
-    return f", but imported by force: {overlooked}" if overlooked else ""
+    return f", but imported by force: {printable(overlooked)}" if overlooked else ""
 
 
 def play(options: PlayOptions) -> int:

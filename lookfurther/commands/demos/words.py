@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from lookfurther.printable import LONGEST_MESSAGE, printable
+
 if TYPE_CHECKING:
     from lookfurther.demos.episodes import Audit, Episode
 
@@ -23,7 +25,7 @@ def plural(count: int, noun: str) -> str:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], sides: str) -> str:
     """Columns as wide as they need to be, each to the left (<) or to the right (>)."""
-    lines = [head, *rows]
+    lines = [head, *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     shaped = (
         "  ".join(
@@ -50,14 +52,14 @@ def found(audit: Audit | None) -> str:
     if audit is None:
         return "not replayed"
     if audit.mismatch:
-        return audit.mismatch
+        return printable(audit.mismatch, LONGEST_MESSAGE)
     several = f", {plural(audit.ambiguous, 'ambiguous block')}" if audit.ambiguous else ""
     return f"equal in {audit.compared:,} comparisons{several}"
 
 
 def audited(label: str, episode: Episode) -> str:
     """One episode and its audit on a line."""
-    return f"{label}: {sized(episode)}; {found(episode.audit)}"
+    return f"{printable(label)}: {sized(episode)}; {found(episode.audit)}"
 
 
 def sized(episode: Episode) -> str:
