@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from lookfurther.config import replace, to_json
 from lookfurther.errors import ConfigError, LookFurtherError
 from lookfurther.networks import parameters
 from lookfurther.presets import PRESETS
+from lookfurther.printable import printable
 from lookfurther.results import Evaluation
 from lookfurther.runtime import checkpoint, metrics
 from lookfurther.runtime.folder import write_text
@@ -78,7 +80,7 @@ def _versions(path: Path) -> dict[str, str | None]:
         return {}
     try:
         return {str(k): v and str(v) for k, v in json.loads(path.read_bytes()).items()}
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise LookFurtherError(f"{path} cannot be read: {error}") from None
 
 
@@ -92,7 +94,7 @@ def card(
     config, env = agent.config, agent.spec.env
     parts = [
         _header(env),
-        f"# {config.preset} on {env}",
+        f"# {_text(config.preset)} on {_text(env)}",
         "An action-value network trained with lookfurther, the system of [Observe and Look Further:"
         " Achieving Consistent Performance on Atari](https://arxiv.org/abs/1805.11593).",
         "## What it is",
@@ -108,7 +110,7 @@ def card(
         "The weights are in `best/`, in safetensors with a SHA-256 of every file; every setting of"
         " the training is in `config.json`.",
         "## Trained with",
-        _table(("", "version"), [(k, v) for k, v in known.items() if v]) if known else "Not known.",
+        _table(("", "version"), _versions_shown(known)) if known else "Not known.",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -116,23 +118,43 @@ def card(
 def _header(env: str) -> str:
     lines = ["library_name: lookfurther", "pipeline_tag: reinforcement-learning", "tags:"]
     tags = ["reinforcement-learning", "ape-x-dqfd", env]
-    return "\n".join(["---", *lines, *(f"- {tag}" for tag in tags), "---"])
+    # A JSON text is a YAML text, whatever it holds.
+    return "\n".join(["---", *lines, *(f"- {json.dumps(printable(tag))}" for tag in tags), "---"])
+
+
+def _text(value: object) -> str:
+    """Text of a file in Markdown, with nothing that Markdown or HTML would take for its own."""
+    return re.sub(r"([\\`*_\[\]<>|&~$#!])", r"\\\1", printable(value))
+
+
+def _code(value: object) -> str:
+    """The same as code in a table."""
+    return f"`{printable(value).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+
+
+def _versions_shown(known: dict[str, str | None]) -> list[tuple[str, str]]:
+    return [(_text(name), _text(version)) for name, version in known.items() if version]
 
 
 def _facts(agent: Agent, row: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What the weights are and how they came to be."""
     config, spec = agent.config, agent.spec
     place = PRESETS[config.preset].place if config.preset in PRESETS else "of one's own"
-    yield "environment", f"`{spec.env}`"
+    yield "environment", _code(spec.env)
     yield "observations", f"{spec.observation}, {spec.dtype}"
     yield "actions", f"{spec.actions}"
-    yield "preset", f"`{config.preset}` ({place})"
+    yield "preset", f"{_code(config.preset)} ({place})"
     yield "parameters", f"{parameters(agent.network):,}"
     if spec.env.startswith("ALE/"):
         sticky = config.environment.sticky
         yield "sticky actions in training", f"probability {sticky:g}" if sticky else "no"
-    yield "demonstrations", ", ".join(f"`{Path(name).name}`" for name in config.demos) or "none"
-    more = f", {row['updates']:,} updates, {row['minutes']:,.1f} minutes" if row else ""
+    yield (
+        "demonstrations",
+        ", ".join(_code(Path(name).name) for name in config.demos[:20]) or "none",
+    )
+    updates, minutes = (metrics.number(row, key) for key in ("updates", "minutes"))
+    more = f", {updates:,} updates" if updates is not None else ""
+    more += f", {minutes:,.1f} minutes" if minutes is not None else ""
     yield "training length", f"{agent.step:,} agent steps{more}"
     yield "seed", f"{config.run.seed}"
 

@@ -249,6 +249,7 @@ def _build(cls: type, data: Any, path: str) -> Any:
     return cls(**values)
 
 
+LONGEST_TEXT = 4096  # characters of one setting: the longest path of a file
 _WORDS = {int: "a whole number", float: "a finite number", str: "a text", bool: "true or false"}
 
 
@@ -264,6 +265,8 @@ def _leaf(hint: Any, value: Any, path: str) -> Any:
         raise ConfigError(f"{path} must be one of {', '.join(get_args(hint))}, not {value!r}")
     if hint is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
         return float(value)
+    if hint is str and isinstance(value, str) and len(value) > LONGEST_TEXT:
+        raise ConfigError(f"{path} must have at most {LONGEST_TEXT:,} characters")
     if hint is not float and type(value) is hint:
         return value
     raise ConfigError(f"{path} must be {_WORDS[hint]}, not {value!r}")

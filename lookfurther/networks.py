@@ -30,9 +30,7 @@ class Dueling(nn.Module):
         self.spec, self.scale = spec, 1 / spec.high
         folds = isinstance(torso[0], Fold)
         self.inlet, self.torso = (torso[0], torso[1:]) if folds else (nn.Identity(), torso)
-        with torch.no_grad():
-            features = self.torso(self.inlet(torch.zeros(1, *spec.observation))).shape[1]
-        self.streams = Streams(features, hidden)
+        self.streams = Streams(features(torso, spec.observation), hidden)
         self.head = Head(self.streams.out, spec.actions)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -165,6 +163,21 @@ class Rows(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.permute(0, 2, 3, 1).flatten(1)
+
+
+def features(torso: nn.Sequential, shape: tuple[int, ...]) -> int:
+    """How many values a torso makes of an observation, without the memory to compute them."""
+    for layer in torso:
+        if isinstance(layer, Fold):
+            channels, *image = shape
+            shape = (channels * layer.s**2, *(side // layer.s for side in image))
+        elif isinstance(layer, nn.Conv2d):
+            sides = zip(shape[1:], layer.kernel_size, layer.padding, layer.stride, strict=True)
+            image = [
+                (side + 2 * int(pad) - kernel) // stride + 1 for side, kernel, pad, stride in sides
+            ]
+            shape = (layer.out_channels, *image)
+    return math.prod(shape)
 
 
 def atari_torso(spec: Spec, channels: tuple[int, ...]) -> nn.Sequential:

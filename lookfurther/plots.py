@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookfurther.errors import LookFurtherError
-from lookfurther.runtime.metrics import read, replacing
+from lookfurther.runtime.metrics import number, read, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,8 @@ def _rows(path: Path) -> Rows:
 
 def series(rows: Rows, key: str, over: str = "step") -> Series:
     """Steps, or another measure of time, and values of one metric, where it is known."""
-    known = [(row[over], row[key]) for row in rows if row.get(key) is not None]
+    pairs = [(number(row, over), number(row, key)) for row in rows]
+    known = [pair for pair in pairs if None not in pair]
     times, values = np.array(known, np.float64).reshape(-1, 2).T
     return times, values
 

@@ -13,7 +13,6 @@ import csv
 import dataclasses
 import io
 import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 
 from lookfurther import statistics
 from lookfurther.errors import LookFurtherError
+from lookfurther.runtime import metrics
 from lookfurther.runtime.folder import write_text
 from lookfurther.runtime.metrics import plain
 from lookfurther.scores import Starts, reference
@@ -147,10 +147,10 @@ def read(run: Path) -> dict[str, Evaluation]:
 
 def _read(folder: Path) -> Evaluation:
     conditions = _conditions(folder / "summary.json")
-    episodes = _read_csv(folder / "episodes.csv", EPISODES, (int, _number, int))
+    episodes = _read_csv(folder / "episodes.csv", EPISODES, (_whole, _number, _whole))
     if not episodes:
         raise LookFurtherError(f"{folder / 'episodes.csv'} holds no episode: evaluate the run anew")
-    points = _read_csv(folder / "best_returns.csv", RETURNS, (_player, int, _number))
+    points = _read_csv(folder / "best_returns.csv", RETURNS, (_player, _whole, _number))
     best = {}
     for player in PLAYERS:
         if own := [point[1:] for point in points if point[0] == player]:
@@ -169,20 +169,27 @@ def _conditions(path: Path) -> Conditions:
             starts=facts["starts"],
             sticky=_number(facts["sticky"]),
             epsilon=_number(facts["epsilon"]),
-            step=int(facts["step"]),
-            seed=int(facts["seed"]),
+            step=_whole(facts["step"]),
+            seed=_whole(facts["seed"]),
         )
         if conditions.starts not in get_args(Starts) or conditions.name != path.parent.name:
             raise ValueError(f"its folder should be called {conditions.name}")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ArithmeticError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise LookFurtherError(f"{path} cannot be read ({error}): evaluate the run anew") from None
     return conditions
 
 
 def _number(value: Any) -> float:
     number = float(value)
-    if not math.isfinite(number):
+    if not abs(number) <= metrics.LARGEST:
         raise ValueError(f"{value} is not finite")
+    return number
+
+
+def _whole(value: Any) -> int:
+    number = int(value)
+    if not 0 <= number < 2**53:
+        raise ValueError(f"{value} is not a whole number from 0 on")
     return number
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import tomllib
@@ -13,16 +12,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lookfurther.config import Config, from_json, replace, validate
+from lookfurther.config import Config, replace, validate
 from lookfurther.demos import sets
 from lookfurther.envs.blueprint import find
 from lookfurther.envs.trust import import_modules, untrusted
-from lookfurther.errors import ConfigError
+from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.presets import preset
 from lookfurther.processes import helper_environment, python_command
 from lookfurther.report.runs import fingerprint, settings
-from lookfurther.runtime import metrics
-from lookfurther.runtime.folder import FREE
+from lookfurther.runtime import checkpoint, facts, metrics
+from lookfurther.runtime.folder import FREE, read_config
 from lookfurther.runtime.signals import StopSignals
 from lookfurther.runtime.training import default_folder
 from lookfurther.scores import game_of
@@ -64,7 +63,7 @@ class Job:
     def share(self) -> float:
         """How much of its budget is used."""
         run = self.config.run
-        minutes = self.row.get("minutes", 0.0) / run.minutes if run.minutes else 0.0
+        minutes = (metrics.number(self.row, "minutes") or 0.0) / run.minutes if run.minutes else 0.0
         return min(1.0, max(minutes, self.row.get("step", 0) / run.steps))
 
     def words(self) -> list[str]:
@@ -86,9 +85,9 @@ class Job:
         if newest is None:
             return False
         try:
-            facts = json.loads(newest.read_text(encoding="utf-8"))
-            steps, seconds = facts["step"], facts["seconds"]
-        except (OSError, ValueError, KeyError, TypeError):
+            saved = checkpoint.read_facts(newest.parent)
+            steps, seconds = facts.count(saved, "step"), facts.measure(saved, "seconds")
+        except CheckpointError:
             return False  # a broken checkpoint: training says so, and takes an older one
         run = self.config.run
         return steps >= run.steps or 0 < 60 * run.minutes <= seconds
@@ -212,7 +211,7 @@ def _settle(job: Job) -> None:
     record = job.folder / "config.json"
     if not record.exists():
         return
-    begun = from_json(record.read_text(encoding="utf-8"))
+    begun = read_config(record)
     if fingerprint(begun, FREE) != fingerprint(job.config, FREE):
         raise ConfigError(f"{job.folder} holds a run of other settings: choose another --out")
     job.refresh()

@@ -23,6 +23,7 @@ TRUNCATED = 4  # x_t was the last observation for another reason: bootstrap from
 BEST = 8  # x_t belongs to the best expert episode (the paper's e_i = 1)
 END = TERMINAL | TRUNCATED
 
+MOST_ACTIONS = 2**16
 LARGEST = 2**31  # of the sizes in a Spec, and of the values in an observation
 
 
@@ -46,11 +47,11 @@ class Spec(NamedTuple):
         match data:
             case {"plane": [*plane], **rest} if set(rest) == set(cls._fields) - {"plane"}:
                 spec = cls(plane=tuple(plane), **rest)
-                if spec._is_sound():
+                if spec.is_sound():
                     return spec
         raise ValueError("not a Spec")
 
-    def _is_sound(self) -> bool:
+    def is_sound(self) -> bool:
         """Whether every field has its type and a size that tensors can have."""
         sizes = (*self.plane, self.stack, self.actions)
         return (
@@ -60,6 +61,7 @@ class Spec(NamedTuple):
             and 0 < self.high < math.inf
             and 1 <= len(self.plane) <= 3
             and all(type(size) is int and 0 < size < LARGEST for size in sizes)
+            and self.actions <= MOST_ACTIONS
             and math.prod(self.observation) < LARGEST
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -45,3 +46,15 @@ def write_run(folder: Path, config: Config, **changes: Any) -> Path:
     (folder / "config.json").write_text(to_json(config))
     (folder / "metrics.jsonl").write_text(json.dumps(ROW) + "\n")
     return folder
+
+
+def reseal(path: Path, facts: str) -> None:
+    """Replace the facts of a checkpoint by any text, with sizes and hashes that are right."""
+    (path / checkpoint.FACTS).write_text(facts)
+    digest = hashlib.sha256(facts.encode()).hexdigest()
+    _, body = (path / checkpoint.MANIFEST).read_text().split("\n", 1)
+    manifest = json.loads(body)
+    manifest["files"][checkpoint.FACTS] = {"size": len(facts.encode()), "sha256": digest}
+    body = json.dumps(manifest)
+    seal = hashlib.sha256(body.encode()).hexdigest()
+    (path / checkpoint.MANIFEST).write_text(f"{seal}\n{body}")

@@ -1,11 +1,13 @@
-"""Every reader of demonstrations, given files that were cut, altered or spliced (F10, F12).
+"""Every reader of demonstrations and runs, given files that were cut, altered, spliced or forged.
 
 LOOKFURTHER_FUZZ sets how many files each reader is given; the suite tries a few.
 """
 
 from __future__ import annotations
 
+import copy
 import io
+import json
 import os
 import zipfile
 from collections.abc import Callable
@@ -18,11 +20,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lookfurther import agent, results, suite
+from lookfurther.card import trained
+from lookfurther.commands.suite import cells
 from lookfurther.demos.episodes import Episode, Tape
 from lookfurther.demos.importers import openai, read
 from lookfurther.demos.store import describe, load, save
 from lookfurther.errors import LookFurtherError
+from lookfurther.plots import series
+from lookfurther.report import runs, tables
+from lookfurther.report.curves import band, lines
+from lookfurther.results import Conditions, Evaluation, Trace
+from lookfurther.runtime import metrics
 from lookfurther.types import Spec
+from tests import forged
 from tests.recordings import checkpoint, write_demo
 
 pytestmark = pytest.mark.timeout(3600)  # LOOKFURTHER_FUZZ decides how much work it is
@@ -225,3 +236,174 @@ def test_pictures_and_tables(kept: dict, form: str, jpeg: bool, data: st.DataObj
         ours_or_nothing(lambda: read(root, "ALE/Pong-v5", force=True))
     finally:
         path.write_bytes(files[path])
+
+
+# Runs
+
+DEEP = "[" * 100_000 + "]" * 100_000
+VALUES = [None, True, -1, 0, 2**31, 2**70, 10**400, 1e308, float("nan"), "x", "", [], {}, [[1]]]
+values = st.sampled_from(VALUES)
+
+
+@st.composite
+def altered(draw: st.DrawFn, data: Any) -> Any:
+    """Plain data with one value anywhere in it replaced, dropped or added."""
+    data = copy.deepcopy(data)
+    place, key = data, draw(st.sampled_from([*data, "new"]))
+    while isinstance(place.get(key), dict) and draw(st.integers(0, 9)):
+        place = place[key]
+        key = draw(st.sampled_from([*place, "new"]))
+    if draw(st.booleans()) or key == "new":
+        place[key] = draw(values)
+    elif isinstance(place[key], list) and place[key]:
+        place[key][draw(st.integers(0, len(place[key]) - 1))] = draw(values)
+    else:
+        del place[key]
+    return data
+
+
+def sound_facts() -> dict[str, Any]:
+    """As they are after a passage through JSON."""
+    config = forged.settings(environment__wrappers=("gymnasium.wrappers:FlattenObservation",))
+    return json.loads(json.dumps(forged.facts(config)))
+
+
+@fuzz
+@given(data=st.data())
+def test_forged_facts_of_checkpoints(folder: Path, data: st.DataObject) -> None:
+    """Hashes and all else of the checkpoint are right."""
+    path = forged.write_checkpoint(folder / "forged", sound_facts())
+    facts = data.draw(altered(sound_facts()))
+    forged.reseal(path, json.dumps(facts))
+    ours_or_nothing(lambda: agent.Agent.load(path))
+    job = suite.Job(forged.settings(run__folder=str(folder / "forged")), "small")
+    place = folder / "forged" / "checkpoints"
+    place.unlink(missing_ok=True)
+    place.symlink_to(path.parent)
+    assert job.reached() in (True, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (DEEP, "cannot be read"),
+        ("[]", "is not an object"),
+        ("{}", "has an unusable config"),
+        ('{"x": "' + "x" * 2**20 + '"}', "has more than 1,048,576 bytes"),
+    ],
+    ids=["deep", "list", "empty", "large"],
+)
+def test_forged_facts_are_named(folder: Path, text: str, reason: str) -> None:
+    path = forged.write_checkpoint(folder / "named", sound_facts())
+    forged.reseal(path, text)
+    with pytest.raises(LookFurtherError, match=reason) as caught:
+        agent.Agent.load(path)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("step", -1),
+        ("step", 2**70),
+        ("step", True),
+        ("spec", None),
+        ("spec", {"env": "CartPole-v1"}),
+        ("spec", Spec("CartPole-v1", (2**40,), 1, "float32", 2, 1.0)._asdict()),
+        ("spec", Spec("CartPole-v1", (4,), 1, "float32", 2**40, 1.0)._asdict()),
+        ("spec", Spec("CartPole-v1", (4, 1, 1, 1), 1, "float32", 2, 1.0)._asdict()),
+    ],
+)
+def test_unusable_fact_is_named(folder: Path, name: str, value: Any) -> None:
+    path = forged.write_checkpoint(folder / "unusable", sound_facts())
+    forged.reseal(path, json.dumps(sound_facts() | {name: value}))
+    with pytest.raises(LookFurtherError, match=f"facts.json has an unusable {name}: "):
+        agent.Agent.load(path)
+
+
+@pytest.mark.parametrize("plane", [[2**30], [1, 2**15, 2**15]])
+def test_huge_spec_takes_no_memory(folder: Path, plane: list[int]) -> None:
+    """Its network would have 2 TB: the weights in the checkpoint show that it is not theirs."""
+    path = forged.write_checkpoint(folder / "huge", sound_facts())
+    spec = sound_facts()["spec"] | {"plane": plane}
+    forged.reseal(path, json.dumps(sound_facts() | {"spec": spec}))
+    with pytest.raises(LookFurtherError, match="the weights do not fit this network: "):
+        agent.Agent.load(path)
+
+
+def drawn(run: runs.Run) -> None:
+    """What a report makes of a run's metrics, without drawing it."""
+    group = runs.group([run])
+    tables.runs_table(group)
+    for key in ("return_low_epsilon", "minutes", "loss_td"):
+        found = band(lines([run], "step", key))
+        assert found is None or np.isfinite(found.mean).all()
+        series(run.rows, key)
+
+
+def shown(path: Path) -> None:
+    """What every reader of a run folder makes of its metrics."""
+    run = runs.load(path)
+    if run.rows:
+        drawn(run)
+    trained(path, 100)
+    job = suite.Job(forged.settings(run__folder=str(path), run__minutes=5.0), "small")
+    job.refresh()
+    assert 0 <= job.share <= 1
+    cells(job)
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Path:
+    """A sound run with an evaluation."""
+    path = forged.write_run(folder / "run", forged.settings())
+    trace = Trace.of(np.ones(3))
+    played = Evaluation(Conditions("CartPole-v1"), np.ones(2), np.ones(2, int), {"agent": trace})
+    results.write(path, played)
+    (path / "versions.json").write_text(json.dumps({"commit": "abc"}))
+    return path
+
+
+RUN_FILES = [
+    "config.json",
+    "metrics.jsonl",
+    "versions.json",
+    "evaluation/noop/summary.json",
+    "evaluation/noop/episodes.csv",
+    "evaluation/noop/best_returns.csv",
+]
+
+
+@pytest.mark.parametrize("file", RUN_FILES)
+@fuzz
+@given(data=st.data())
+def test_files_of_runs(run: Path, file: str, data: st.DataObject) -> None:
+    """Cut, altered or spliced anywhere; JSON also forged value by value, or nested without end."""
+    path = run / file
+    whole = path.read_bytes()
+    if file.endswith("csv") or data.draw(st.booleans()):
+        path.write_bytes(data.draw(harmed(whole)))
+    else:
+        told = json.loads(whole)
+        path.write_text(data.draw(st.sampled_from([json.dumps(data.draw(altered(told))), DEEP])))
+    try:
+        ours_or_nothing(lambda: shown(run))
+        ours_or_nothing(lambda: [e.summary() for e in results.read(run).values()])
+    finally:
+        path.write_bytes(whole)
+
+
+def test_rows_that_no_run_writes_are_left_out_and_others_shown(folder: Path) -> None:
+    """A metrics file of lines nested 100,000 deep, of wrong types, NaN and absurd numbers."""
+    path = forged.write_run(folder / "rows", forged.settings())
+    lines = [DEEP, "[]", "null", '{"step": -5}', '{"step": true}', '{"step": 1e9}', '{"step": "1"}']
+    odd = ["NaN", "Infinity", "1e308", "-1e308", "1" * 4000, '"x"', "[[]]", "{}", "true", "null"]
+    lines += [f'{{"step": {i}, "minutes": {v}, "loss_td": {v}}}' for i, v in enumerate(odd)]
+    (path / "metrics.jsonl").write_text("\n".join(lines))
+    rows = metrics.read(path / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(len(odd)))
+    assert {metrics.number(row, "minutes") for row in rows} == {None}
+    shown(path)
+    (path / "metrics.jsonl").write_text("\n".join([*lines, json.dumps(forged.ROW)]))
+    shown(path)
+    assert trained(path, 100) == forged.ROW

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from lookfurther.options import parse
+from lookfurther.printable import LONGEST_MESSAGE, printable
+from lookfurther.runtime.metrics import number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,7 +56,7 @@ def run(words: list[str]) -> int:
         suite.perform(jobs, show.update)
     for job in jobs:
         if job.state == "failed":
-            print(f"failed: {job.folder}: {job.note}")
+            print(f"failed: {job.folder}: {printable(job.note, LONGEST_MESSAGE)}")
     print(f"{counted(jobs)}; lookfurther report {out}")
     return 0 if all(job.state == "done" for job in jobs) else 1
 
@@ -101,11 +102,13 @@ class Board:
             line = f"[{i}/{len(self._jobs)}] {job.state}: " + " ".join(filter(None, cells(job)[:3]))
             if job.state != "running":
                 line += f", {job.row.get('step', 0):,} steps, return {cells(job)[5] or '–'}"
-            print(line + (f": {job.note}" if job.note else ""), flush=True)
+            line += f": {job.note}" if job.note else ""
+            print(printable(line, LONGEST_MESSAGE), flush=True)
 
     def table(self, job: Job) -> Table:
         """The runs around the one at work, as many as the terminal has lines for."""
         from rich.table import Table
+        from rich.text import Text
 
         table = Table(caption=counted(self._jobs), caption_justify="left", border_style="dim")
         for head, side in (("environment", "left"), ("preset", "left"), ("seed", "right")):
@@ -114,7 +117,7 @@ class Board:
             table.add_column(head, justify="right", no_wrap=True)
         for one in window(self._jobs, self._jobs.index(job), self._console.height - AROUND):
             style = STYLES[one.state]
-            table.add_row(*cells(one), style=style)
+            table.add_row(*map(Text, cells(one)), style=style)
         return table
 
 
@@ -128,14 +131,13 @@ def window(jobs: Sequence[Job], centre: int, room: int) -> Sequence[Job]:
 def cells(job: Job) -> tuple[str, ...]:
     """A run as a row of the table."""
     config, row = job.config, job.row
-    score = row.get("return_mean")
-    known = isinstance(score, int | float) and math.isfinite(score)
+    score, minutes = (number(row, key) for key in ("return_mean", "minutes"))
     return (
-        config.env,
-        config.preset,
+        printable(config.env),
+        printable(config.preset),
         str(config.run.seed),
         job.state,
         f"{100 * job.share:.0f} %" if row else "",
-        f"{score:,.4g}" if known else "",
-        f"{row['minutes']:.1f}" if row else "",
+        f"{score:,.4g}" if score is not None else "",
+        f"{minutes:.1f}" if minutes is not None else "",
     )

@@ -70,6 +70,9 @@ class Description(NamedTuple):
         description = _typed(cls, json.loads(text), "")
         if ":" in description.spec.env:  # would import a module of the file's choice
             raise ValueError(f"env {description.spec.env!r} is not an id")
+        spec, meanings = description.spec, description.origin.meanings
+        if not spec.is_sound() or (meanings and len(meanings) != spec.actions):
+            raise ValueError("its spec cannot be")
         return description
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lookfurther.report.runs import Run
+from lookfurther.runtime.metrics import number
 from lookfurther.statistics import mean_band
 
 POINTS = 120  # of a curve on the page
@@ -32,8 +33,8 @@ class Band(NamedTuple):
 
 def line(run: Run, x: str, y: str) -> Line | None:
     """A metric over another where both are known, thinned to means of neighbours."""
-    pairs = [(row.get(x), row.get(y)) for row in run.rows]
-    known = [pair for pair in pairs if all(type(v) in (int, float) for v in pair)]
+    pairs = [(number(row, x), number(row, y)) for row in run.rows]
+    known = [pair for pair in pairs if None not in pair]
     if not known:
         return None
     values = np.array(known, np.float64)

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from lookfurther import results
-from lookfurther.config import Config, from_json
+from lookfurther.config import Config
 from lookfurther.errors import ConfigError, LookFurtherError
 from lookfurther.presets import PRESETS
+from lookfurther.printable import printable
 from lookfurther.results import Evaluation
 from lookfurther.runtime import metrics
+from lookfurther.runtime.folder import read_config
 
 Settings = dict[str, Any]  # dotted name to value
 
@@ -27,6 +29,7 @@ TASK = frozenset(
     {"env", "demos", "environment.wrappers", "environment.layout", "environment.stack"}
 )
 SHOWN = 3  # differing settings in a label
+LONGEST_LABEL = 160  # characters
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,8 @@ class Run:
 
     def last(self, key: str) -> float | None:
         """The newest known value of a metric."""
-        values = (row.get(key) for row in reversed(self.rows))
-        return next((v for v in values if isinstance(v, int | float)), None)
+        values = (metrics.number(row, key) for row in reversed(self.rows))
+        return next((v for v in values if v is not None), None)
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,7 @@ def find(paths: Sequence[Path]) -> list[Path]:
 
 def load(path: Path) -> Run:
     """What a run folder holds; the run may still go on."""
-    try:
-        config = from_json((path / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ConfigError, ValueError) as error:
-        raise ConfigError(f"{path / 'config.json'} cannot be read: {error}") from None
+    config = read_config(path / "config.json")
     rows = metrics.read(path / "metrics.jsonl") if (path / "metrics.jsonl").exists() else []
     return Run(path, config, rows, results.read(path), _commit(path / "versions.json"))
 
@@ -87,9 +87,9 @@ def _commit(path: Path) -> str | None:
         return None
     try:
         found = json.loads(path.read_text(encoding="utf-8")).get("commit")
-    except (ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise LookFurtherError(f"{path} cannot be read: {error}") from None
-    return None if found is None else str(found)
+    return None if found is None else printable(found)
 
 
 def settings(config: Config) -> Settings:
@@ -152,9 +152,8 @@ def _label(config: Config, others: Sequence[Config], hidden: Iterable[str]) -> s
     apart = [n for n in own if n not in hidden and any(mate[n] != own[n] for mate in mates)]
     apart = [n for n in apart if n != "environment.sticky"][:SHOWN]
     words = [config.preset, *(f"{n.rpartition('.')[2]} {shown(own[n])}" for n in apart)]
-    return ", ".join(
-        words + [f"sticky {config.environment.sticky:g}"] * (config.environment.sticky > 0)
-    )
+    words += [f"sticky {config.environment.sticky:g}"] * (config.environment.sticky > 0)
+    return printable(", ".join(words), LONGEST_LABEL)
 
 
 def shown(value: Any) -> str:
@@ -165,4 +164,4 @@ def shown(value: Any) -> str:
         return " ".join(map(shown, value)) or "none"
     if isinstance(value, int | float):
         return f"{value:,}" if isinstance(value, int) else f"{value:g}"
-    return str(value) or "none"
+    return printable(value) or "none"

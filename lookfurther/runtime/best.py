@@ -12,7 +12,7 @@ from torch import nn
 from lookfurther.config import Config
 from lookfurther.envs import Envs
 from lookfurther.play import greedy, play
-from lookfurther.runtime import checkpoint
+from lookfurther.runtime import checkpoint, facts
 from lookfurther.runtime.folder import RunFolder
 from lookfurther.runtime.signals import EnvironmentCode
 
@@ -35,9 +35,9 @@ class Best:
         """Take up the best score of the run so far; a CheckpointError leaves it to start anew."""
         saved, _ = checkpoint.best(self.folder.best)
         if saved is not None:
-            self.score = saved.facts["score"]
+            self.score = facts.measure(saved, "score")
 
-    def evaluate(self, network: nn.Module, step: int, facts: dict) -> float:
+    def evaluate(self, network: nn.Module, step: int, said: dict) -> float:
         """The mean score of the network; if it is the best so far, its weights are kept."""
         episodes, learning = self.config.run.evaluate_episodes, network.training
         network.eval()
@@ -48,5 +48,5 @@ class Best:
         if score >= self.score:
             self.score = score
             weights = {"weights": dict(network.state_dict())}
-            checkpoint.save_only(self.folder.best, step, weights, facts | {"score": score})
+            checkpoint.save_only(self.folder.best, step, weights, said | {"score": score})
         return score

@@ -36,7 +36,7 @@ SUFFIX = ".safetensors"
 _STEP = re.compile(r"step_(\d{12,})", re.ASCII)
 _FILE = re.compile(rf"{re.escape(FACTS)}|\w+\.safetensors", re.ASCII)
 _LEFTOVER = (".writing-", ".removing-")
-_LONGEST_MANIFEST = 1 << 20
+_LONGEST_MANIFEST = _LONGEST_FACTS = 1 << 20
 
 
 class Checkpoint(NamedTuple):
@@ -99,10 +99,19 @@ def load(path: Path, parts: Collection[str] | None = None) -> Checkpoint:
     parts = verify(path, parts)
     with _reading(path):
         files = {part: load_file(path / (part + SUFFIX)) for part in parts}
-        facts = json.loads((path / FACTS).read_bytes())
+    return read_facts(path)._replace(files=files)
+
+
+def read_facts(path: Path) -> Checkpoint:
+    """A checkpoint that is not verified, without its tensors."""
+    with _reading(path), (path / FACTS).open("rb") as file:
+        text = file.read(_LONGEST_FACTS + 1)
+        if len(text) > _LONGEST_FACTS:
+            raise CheckpointError(f"{path}: {FACTS} has more than {_LONGEST_FACTS:,} bytes")
+        facts = json.loads(text)
     if not isinstance(facts, dict):
         raise CheckpointError(f"{path}: {FACTS} is not an object")
-    return Checkpoint(path, files, facts)
+    return Checkpoint(path, {}, facts)
 
 
 def newest(
@@ -120,8 +129,11 @@ def best(folder: Path, parts: Collection[str] | None = None) -> tuple[Checkpoint
 
 def _score(path: Path) -> float:
     """The score of a checkpoint; without one it comes last."""
-    with suppress(OSError, ValueError, RecursionError, TypeError, KeyError):
-        score = float(json.loads((path / FACTS).read_bytes())["score"])
+    with (
+        suppress(OSError, ValueError, RecursionError, TypeError, KeyError, OverflowError),
+        open(path / FACTS, "rb") as file,
+    ):
+        score = float(json.loads(file.read(_LONGEST_FACTS))["score"])
         return score if math.isfinite(score) else -math.inf
     return -math.inf
 

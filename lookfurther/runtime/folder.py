@@ -39,6 +39,8 @@ FREE = frozenset(
     }
 )
 
+LARGEST_CONFIG = 2**20  # characters of a config.json
+
 _locks: set[int] = set()
 
 
@@ -208,17 +210,31 @@ def _refusal(lock: Path) -> str:
     try:
         holder = json.loads(lock.read_text())
         who = f"process {holder['pid']} on {holder['host']} since {holder['started']}"
-    except (ValueError, KeyError, TypeError):  # the holder has not yet written its name
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ):  # the holder has not yet written its name
         who = "another process"
     return f"{lock.parent} is held by {who}: stop it, or choose another --run.folder"
 
 
+def read_config(path: Path) -> Config:
+    """The settings in a file, or a ConfigError that names the file."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LARGEST_CONFIG + 1)
+        if len(text) > LARGEST_CONFIG:
+            raise ValueError(f"it has more than {LARGEST_CONFIG:,} characters")
+        return from_json(text)
+    except (OSError, ConfigError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+
+
 def _same_run(record: Path, config: Config) -> None:
     """Refuse to resume a run with other settings than it began with."""
-    try:
-        begun = from_json(record.read_text(encoding="utf-8"))
-    except (ConfigError, ValueError) as error:
-        raise ConfigError(f"{record} cannot be read: {error}") from None
+    begun = read_config(record)
     given = dict(_settings(dataclasses.asdict(config)))
     for name, value in _settings(dataclasses.asdict(begun)):
         if name not in FREE and given[name] != value:

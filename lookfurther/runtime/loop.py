@@ -14,7 +14,7 @@ from lookfurther.config import Config
 from lookfurther.errors import CheckpointError, EnvironmentFault, TrainingDiverged
 from lookfurther.learner import Learner
 from lookfurther.mixture import Mixture
-from lookfurther.runtime import checkpoint, hardware
+from lookfurther.runtime import checkpoint, facts, hardware
 from lookfurther.runtime.best import Best
 from lookfurther.runtime.captured import Backlog, Captured
 from lookfurther.runtime.folder import RunFolder
@@ -293,20 +293,30 @@ class Loop:
 
     def load(self, saved: checkpoint.Checkpoint) -> None:
         """Go on from a checkpoint."""
+        seconds = facts.measure(saved, "seconds")
+        try:
+            anew = self._load_state(saved)
+        except (KeyError, IndexError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise CheckpointError(f"{saved.path} does not fit this run: {reason}") from error
+        try:
+            self.best.resume()
+        except CheckpointError as error:
+            self.progress.note(f"warning: the best weights so far are lost: {error}")
+        self.clock = Clock(seconds)
+        begun = f"; {anew} episodes in flight begin anew" if anew else ""
+        self.progress.note(f"resumed at step {self.step:,} from {saved.path.name}{begun}")
+
+    def _load_state(self, saved: checkpoint.Checkpoint) -> int:
+        """The tensors of a checkpoint; gives the number of episodes that could not go on."""
         files = defaultdict(dict, saved.files)
-        self.learner.load_state(files, saved.facts["updates"])
+        self.learner.load_state(files, facts.count(saved, "updates"))
         self.mixture.agent.load_state(files["agent_replay"])
         if self.mixture.expert is not None:
             self.mixture.expert.load_state(files["expert_replay"])
         anew = self.source.load_state(files)
         hardware.load_random_state(files["random"])
-        try:
-            self.best.resume()
-        except CheckpointError as error:
-            self.progress.note(f"warning: the best weights so far are lost: {error}")
-        self.clock = Clock(saved.facts["seconds"])
-        begun = f"; {anew} episodes in flight begin anew" if anew else ""
-        self.progress.note(f"resumed at step {self.step:,} from {saved.path.name}{begun}")
+        return anew
 
     def _summary(self, stopped: str) -> Summary:
         returns = self.source.returns

@@ -21,6 +21,8 @@ from lookfurther.types import Step
 # First words of a key that name a TensorBoard group: return_mean is shown as return/mean.
 GROUPS = ("return", "length", "loss", "gradient", "q", "priority", "replay", "expert")
 
+LARGEST = 1e100  # of a metric
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -56,16 +58,28 @@ def tag(key: str) -> str:
 
 
 def _parse(line: str) -> dict[str, Any] | None:
-    """The row a line holds; None where a crash or a full disk cut it."""
+    """The row a line holds; None where a crash, a full disk or another program spoiled it."""
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        return None
+    return row if 0 <= row["step"] <= LARGEST else None
+
+
+def number(row: Mapping[str, Any], key: str) -> float | None:
+    """A metric of a row; None if it is absent or not a number that can be drawn."""
+    value: Any = row.get(key)
+    usable = type(value) in (int, float) and abs(value) <= LARGEST
+    return value if usable else None
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; lines cut by a crash or a full disk are left out."""
+    """The rows of a metrics.jsonl; lines cut by a crash or a full disk are left out.
+
+    Each has a step from 0 on. Other values may be anything: `number` reads them.
+    """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:

@@ -1,0 +1,187 @@
+"""Names from files, with tags, YAML, terminal commands and great length: shown, never obeyed."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import re
+from html import escape
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lookfurther.cli import main
+from lookfurther.commands.suite import Board, cells
+from lookfurther.config import from_json, to_json
+from lookfurther.demos import store
+from lookfurther.demos.episodes import Audit, Episode
+from lookfurther.errors import ConfigError, LookFurtherError
+from lookfurther.printable import LONGEST_MESSAGE, printable
+from lookfurther.runtime.progress import Progress
+from lookfurther.suite import Job
+from tests.forged import CARTPOLE, ROW, settings, write_run
+
+ESCAPE = "\x1b]0;owned\x07\x1b[2J"
+TAGS = "<script>alert(1)</script>"
+YAML = "x\n---\n- !!python/object/apply:os.system [ls]"
+MATHS = r"$\frac{$ $$\undefined{x}$$"
+MARKDOWN = "a | b ` c ` [x](javascript:alert) ![](http://tracker) <img src=x> *b*"
+MARKUP = "[bold red]x[/nothing]"
+REVERSED = "\u202eabc\u2028"
+HOSTILE = [ESCAPE, TAGS, YAML, MATHS, MARKDOWN, MARKUP, REVERSED, "n" * 4000]
+IDS = ["escape", "tags", "yaml", "maths", "markdown", "markup", "reversed", "long"]
+
+hostile = pytest.mark.parametrize("name", HOSTILE, ids=IDS)
+
+
+def safe(text: str) -> bool:
+    """Whether a terminal shows all of a text and obeys none of it."""
+    return all(line.isprintable() for line in text.split("\n"))
+
+
+# The function
+
+
+@hostile
+def test_printable_text_is_one_line_without_commands(name: str) -> None:
+    shown = printable(name)
+    assert shown.isprintable()
+    assert len(printable("n" * 10**7)) == 80
+    assert printable(shown, 10**6) == shown
+
+
+def test_printable_leaves_ordinary_text_as_it_is() -> None:
+    for text in ("ALE/Pong-v5", "Montezuma's Revenge, ε 0.01 · 日本語", ""):
+        assert printable(text) == text
+    assert printable("two\nlines") == "two lines"
+    assert printable(ESCAPE) == r"\x1b]0;owned\x07\x1b[2J"
+
+
+@hostile
+def test_error_is_one_short_line(name: str) -> None:
+    message = str(LookFurtherError(f"{name}: {'m' * 10**7}"))
+    assert message.isprintable()
+    assert len(message) < 4 * LONGEST_MESSAGE
+
+
+# The terminal
+
+
+@hostile
+def test_command_line_error_is_one_safe_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({name: 1}))
+    assert main(["report", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert safe(said)
+    assert said.count("\n") == 1
+
+
+@hostile
+def test_demonstrations_are_shown_safely(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planes = np.zeros((2, 4), np.float32)
+    audit = Audit(False, 1.0, None, 0, 0, name)
+    episode = Episode(planes, np.array([0]), np.ones(1, np.float32), True, 1, audit=audit)
+    place = store.save("theirs-v0", [episode], CARTPOLE, name, root=tmp_path)
+    metadata = place / "data" / "metadata.json"
+    said = json.loads(metadata.read_text())
+    ours = json.loads(said["lookfurther"])
+    ours["origin"] |= {"library": name, "wrappers": [name], "meanings": [name, "2"]}
+    metadata.write_text(json.dumps(said | {"lookfurther": json.dumps(ours)}))
+    assert main(["demos", "show", str(place)]) == 0
+    shown = capsys.readouterr().out
+    assert safe(shown)
+    assert len(shown) < 5000
+    assert main(["demos", "verify", str(place)]) != 0
+    assert safe(capsys.readouterr().err)
+
+
+@hostile
+def test_panel_and_notes_are_safe(name: str) -> None:
+    from rich.console import Console
+
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100, color_system=None)
+    progress = Progress(100, title=name, console=console)
+    progress.note(name)
+    console.print(progress.panel())
+    assert safe(out.getvalue())
+    if name == MARKUP:
+        assert out.getvalue().count(MARKUP) == 2
+
+
+@hostile
+def test_table_of_a_suite_is_safe(name: str) -> None:
+    from rich.console import Console
+
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=300, color_system=None)
+    job = Job(settings(env=name, preset=name), "small", note=name)
+    console.print(Board([job], console, None).table(job))
+    assert safe(out.getvalue())
+    assert cells(job)[0] == printable(name)
+
+
+# Pages
+
+
+@pytest.mark.filterwarnings("ignore:constrained_layout not applied")  # eight long names in a row
+def test_report_escapes_and_shortens_names(tmp_path: Path) -> None:
+    for i, name in enumerate(HOSTILE):
+        run = write_run(tmp_path / "runs" / str(i), settings(env=name, preset=name))
+        (run / "versions.json").write_text(json.dumps({"commit": name}))
+    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "page")]) == 0
+    page = (tmp_path / "page" / "index.html").read_text()
+    assert escape(TAGS) in page  # it is there, as text
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "\x1b" not in page
+    assert "n" * 500 not in page
+    assert "mathdefault" not in page  # of matplotlib's own mathematics
+    assert f"{ROW['return_low_epsilon']:.2f}" in page
+
+
+@hostile
+def test_card_is_sound_yaml_and_inert_markdown(name: str, tmp_path: Path) -> None:
+    spec = CARTPOLE._replace(env=name.replace(":", ";"))._asdict()
+    config = settings(preset=name)
+    run = write_run(tmp_path / "run", config, spec=spec)
+    (run / "versions.json").write_text(json.dumps({name: name}))
+    assert main(["export", str(run), "--out", str(tmp_path / "out")]) == 0
+    _, header, body = (tmp_path / "out" / "README.md").read_text().split("---\n", 2)
+    *_, tag = header.strip().split("\n")
+    assert json.loads(tag.removeprefix("- ")) == printable(spec["env"])
+    assert header.count("\n") == 6
+    assert safe(body)
+    assert "n" * 500 not in body
+    unescaped = re.sub(r"\\.|`[^`]*`", "", body)
+    for mark in ("<script", "<img", "![", "](java"):
+        assert mark not in unescaped
+    for row in re.findall(r"^\|.*\|$", unescaped, re.M):
+        assert row.count("|") in (3, 4)
+
+
+# Settings
+
+
+def test_text_of_any_length_is_refused_by_the_configuration() -> None:
+    for field in ("env", "preset"):
+        data = dataclasses.asdict(settings()) | {field: "n" * 10**7}
+        with pytest.raises(ConfigError, match=f"{field} must have at most 4,096 characters"):
+            from_json(json.dumps(data))
+    assert from_json(to_json(settings(env="n" * 4096))).env == "n" * 4096
+
+
+def test_film_shows_names_in_one_line() -> None:
+    from lookfurther.video.cast import title
+    from lookfurther.video.pen import TEXT, Pen
+
+    for name in HOSTILE:
+        Pen(320).text((10, 10), title(name), 20, TEXT)
+        assert title(name).isprintable()
+        assert len(title(name)) <= 400
