@@ -11,8 +11,12 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from lookfurther.config import Environment
 from lookfurther.demos.episodes import Audit, Episode
+from lookfurther.demos.metadata import parse_json
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import Spec
+
+MOST_ACTIONS = 2**20
+MOST_REPEAT = 2**10  # frames of a step
 
 
 class Origin(NamedTuple):
@@ -67,13 +71,27 @@ class Description(NamedTuple):
     @classmethod
     def from_json(cls, text: str) -> Description:
         """The inverse of `to_json`; a ValueError where anything is missing or of another type."""
-        description = _typed(cls, json.loads(text), "")
+        description = _typed(cls, parse_json(text), "")
+        _check_numbers(description.spec, description.origin.repeat)
         if ":" in description.spec.env:  # would import a module of the file's choice
-            raise ValueError(f"env {description.spec.env!r} is not an id")
+            raise ValueError(f"env {description.spec.env!r:.80} is not an id")
         spec, meanings = description.spec, description.origin.meanings
         if not spec.is_sound() or (meanings and len(meanings) != spec.actions):
             raise ValueError("its spec cannot be")
         return description
+
+
+def _check_numbers(spec: Spec, repeat: int) -> None:
+    """A ValueError where an array of such a size would not be of an environment."""
+    for word, value, most in (
+        ("stack", spec.stack, 2**10),
+        ("actions", spec.actions, MOST_ACTIONS),
+        ("repeat", repeat, MOST_REPEAT),
+        ("number of axes", len(spec.plane), 8),
+        *(("plane", length, 2**31) for length in spec.plane[:8]),
+    ):
+        if not 1 <= value <= most:
+            raise ValueError(f"{word} must be 1 ... {most}, not {str(value)[:40]}")
 
 
 def origin(spec: Spec, environment: Environment) -> Origin:

@@ -1,21 +1,16 @@
-"""Arrays of episodes in Minari's HDF5 file: written deflated, read within bounds (F11).
-
-HDF5's own filters would inflate a hostile piece to any size, and its links and layouts can lead
-out of the file: here a piece has the size that the array's shape gives it, or is refused.
-"""
+"""Arrays of episodes in Minari's HDF5 file: written deflated, read by the helper process."""
 
 from __future__ import annotations
 
 import hashlib
-import zlib
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lookfurther.demos.guard import FREE, GUARD, RATIO
+from lookfurther.demos.sandbox import FREE, RATIO, SANDBOX, SLICE, Task, file_size
 
 FILE = "main_data.hdf5"
 PIECE = 2**19  # bytes deflated together: larger ones gain little
@@ -49,24 +44,79 @@ def write(path: Path, episodes: Iterable[dict[str, np.ndarray]], first: int = 0)
 
 def read(path: Path, episodes: Sequence[dict[str, Expected]]) -> list[dict[str, np.ndarray]]:
     """The arrays of episodes 0, 1, ...; a ValueError where one is not as expected."""
-    with opened(path) as file:
-        claimed = sum(_bytes(e) for expected in episodes for e in expected.values())
-        if claimed > FREE + RATIO * file.id.get_filesize():
-            raise ValueError(f"{path.name} cannot hold the {claimed} bytes it claims")
-        return [
-            {name: _get(file, f"episode_{i}/{name}", e) for name, e in expected.items()}
-            for i, expected in enumerate(episodes)
-        ]
+    size = file_size(path)
+    wanted = {
+        f"episode_{i}/{name}": e
+        for i, episode in enumerate(episodes)
+        for name, e in episode.items()
+    }
+    claimed = sum(map(_bytes, wanted.values()))
+    if claimed > FREE + RATIO * size:
+        raise ValueError(f"{path.name} cannot hold the {claimed} bytes it claims")
+    arrays = _fetched(path, size, wanted)
+    return [
+        {name: arrays[f"episode_{i}/{name}"] for name in episode}
+        for i, episode in enumerate(episodes)
+    ]
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[Any]:
-    """A file to read from, when the guard has been through it."""
-    import h5py
+def check(path: Path) -> None:
+    """A ValueError where the file cannot be walked through within the limits."""
+    task = Task("hdf5:walk", (str(path.absolute()),), path.name, file_size(path))
+    SANDBOX.call(task)
 
-    GUARD.check(path)
-    with h5py.File(path, "r") as file:
-        yield file
+
+class _Part(NamedTuple):
+    """Rows low ... high - 1 of an array."""
+
+    name: str
+    expected: Expected
+    low: int
+    high: int
+
+    @property
+    def bytes(self) -> int:
+        return _bytes(self.expected) * (self.high - self.low) // self.expected.shape[0]
+
+
+def _fetched(path: Path, size: int, wanted: dict[str, Expected]) -> dict[str, np.ndarray]:
+    """Arrays by name, put together from the answers of the helper process."""
+    found: dict[str, np.ndarray] = {}
+    stored = 0
+    for parts in _batches(wanted):
+        asked = [(p.name, p.expected.shape, p.expected.kinds, p.low, p.high) for p in parts]
+        most = sum(p.bytes for p in parts)
+        task = Task("hdf5:parts", (str(path.absolute()), asked), path.name, size, most)
+        answer = SANDBOX.call(task)
+        stored += answer.value
+        if stored > size:
+            raise ValueError(f"{path.name} has arrays that are one and the same")
+        for part, array in zip(parts, answer.arrays, strict=True):
+            name, expected, low, high = part
+            if not low:
+                found[name] = np.empty(expected.shape, array.dtype)
+            found[name][low:high] = array
+            if high == expected.shape[0] and digest(found[name]) != expected.digest:
+                raise ValueError(f"/{name} is altered (SHA-256)")
+    return found
+
+
+def _batches(wanted: dict[str, Expected]) -> Iterator[list[_Part]]:
+    """All rows of all arrays, in parts of about SLICE bytes together."""
+    batch: list[_Part] = []
+    taken = 0
+    for name, expected in wanted.items():
+        count = expected.shape[0]
+        rows = max(1, SLICE * count // _bytes(expected))
+        for low in range(0, count, rows):
+            part = _Part(name, expected, low, min(low + rows, count))
+            if batch and taken + part.bytes > SLICE:
+                yield batch
+                batch, taken = [], 0
+            batch.append(part)
+            taken += part.bytes
+    if batch:
+        yield batch
 
 
 def digest(array: np.ndarray) -> str:
@@ -75,10 +125,7 @@ def digest(array: np.ndarray) -> str:
 
 
 def _bytes(expected: Expected) -> int:
-    size = 8
-    for n in expected.shape:
-        size *= n
-    return size // 8 if expected.kinds == "u" else size
+    return math.prod(expected.shape) * (1 if expected.kinds == "u" else 8)
 
 
 def _put(group: Any, name: str, array: np.ndarray) -> None:
@@ -92,75 +139,3 @@ def _put(group: Any, name: str, array: np.ndarray) -> None:
     if made.id.get_storage_size() * RATIO < array.nbytes:
         del group[name]
         group.create_dataset(name, data=array)
-
-
-def _get(file: Any, name: str, expected: Expected) -> np.ndarray:
-    """One array of the file, if it is what it must be."""
-    data = find(file, name)
-    if data.shape != expected.shape or data.dtype.kind not in expected.kinds:
-        raise ValueError(f"/{name} cannot be {data.dtype} of shape {data.shape}")
-    array = load(data)
-    if digest(array) != expected.digest:
-        raise ValueError(f"/{name} is altered (SHA-256)")
-    return array
-
-
-def find(file: Any, name: str) -> Any:
-    """A dataset that lies in this file, not yet read."""
-    import h5py
-
-    data = file
-    for part in name.split("/"):
-        data = _inside(data, part)
-    if not isinstance(data, h5py.Dataset):
-        raise ValueError(f"/{name} is not an array")
-    plan = data.id.get_create_plist()
-    if plan.get_external_count() or plan.get_layout() == h5py.h5d.VIRTUAL:
-        raise ValueError(f"/{name} lies in another file")
-    return data
-
-
-def load(data: Any) -> np.ndarray:
-    """A dataset of numbers as it was written, deflated or not."""
-    if data.id.get_create_plist().get_nfilters():
-        return _inflated(data)
-    if data.nbytes > data.file.id.get_filesize():
-        raise ValueError(f"{data.name} cannot be {data.dtype} of shape {data.shape}")
-    return data[()]
-
-
-def _inside(group: Any, name: str) -> Any:
-    """A member of a group, not a link to elsewhere."""
-    import h5py
-
-    if not isinstance(group, h5py.Group) or not isinstance(
-        group.get(name, getlink=True), h5py.HardLink
-    ):
-        raise ValueError(f"{group.name} has no {name} of its own")
-    return group[name]
-
-
-def _inflated(data: Any) -> np.ndarray:
-    """A deflated array, piece by piece, none larger than its rows."""
-    import h5py
-
-    plan = data.id.get_create_plist()
-    if plan.get_nfilters() != 1 or plan.get_filter(0)[0] != h5py.h5z.FILTER_DEFLATE:
-        raise ValueError(f"{data.name} is packed in another way than ours")
-    rows, *rest = data.chunks
-    if tuple(rest) != data.shape[1:] or not 0 < rows <= len(data):
-        raise ValueError(f"{data.name} is in pieces of {data.chunks}")
-    array = np.empty(data.shape, data.dtype)
-    size = rows * array[:1].nbytes
-    for low in range(0, len(array), rows):
-        place = (low, *[0] * len(rest))
-        if data.id.get_chunk_info_by_coord(place).size > data.file.id.get_filesize():
-            raise ValueError(f"{data.name} has a piece larger than its file")
-        unpacked, piece = data.id.read_direct_chunk(place)
-        if not unpacked:  # HDF5 keeps as they are the pieces that would grow
-            piece = zlib.decompressobj().decompress(piece, size)
-        if len(piece) != size:
-            raise ValueError(f"{data.name} has a piece of {len(piece)} bytes, not {size}")
-        part = np.frombuffer(piece, data.dtype).reshape(rows, *rest)
-        array[low : low + rows] = part[: len(array) - low]
-    return array

@@ -20,6 +20,7 @@ from lookfurther.config import Environment
 from lookfurther.demos import pieces
 from lookfurther.demos.episodes import Episode, Tape, check
 from lookfurther.demos.facts import Description, Shown, fits, origin, same, shown
+from lookfurther.demos.metadata import check_json, read_json
 from lookfurther.demos.pieces import Expected
 from lookfurther.demos.tapes import PAD, blocks
 from lookfurther.errors import DemonstrationError
@@ -29,7 +30,6 @@ from lookfurther.types import Spec
 # action of every emulator frame, in rows: the first is blank, one for each step follows.
 FIELDS = {"observations": "uf", "actions": "iu", "rewards": "f", "terminations": "b"}
 FRAMES = "infos/frames"
-LARGEST_METADATA = 2**26  # bytes
 LONGEST = 10_000_000  # steps of an episode
 
 
@@ -80,6 +80,7 @@ def append(
     whole, draft = folder / pieces.FILE, folder / f".{uuid.uuid4().hex}"
     try:
         shutil.copyfile(whole, draft)
+        pieces.check(draft)
         digests = pieces.write(
             draft, (_arrays(e, source.repeat) for e in episodes), len(before.episodes)
         )
@@ -117,10 +118,7 @@ def describe(name: str, root: Path | None = None) -> Description:
     if not folder.is_dir():
         raise DemonstrationError(f"no demonstrations named {name}: make or import them first")
     try:
-        path = folder / "metadata.json"
-        if path.stat().st_size > LARGEST_METADATA:
-            raise ValueError(f"{path.name} is larger than {LARGEST_METADATA} bytes")
-        metadata = json.loads(path.read_bytes())
+        metadata = read_json(folder / "metadata.json")
         description = Description.from_json(metadata["lookfurther"])
         if len(description.episodes) != metadata["total_episodes"]:
             raise ValueError(f"{len(description.episodes)} episodes are described")
@@ -150,8 +148,8 @@ def ids(root: Path | None = None) -> Iterator[str]:
 
 
 def _unreadable(name: str, error: Exception) -> DemonstrationError:
-    reason = " ".join(f"{type(error).__name__}: {error}".split())
-    return DemonstrationError(f"{name} is not a readable set of ours: {reason[:300]}")
+    reason = " ".join(f"{type(error).__name__}: {str(error)[:300]}".split())
+    return DemonstrationError(f"{name} is not a readable set of ours: {reason}")
 
 
 def environment_of(description: Description) -> Environment:
@@ -245,8 +243,15 @@ def _describe(data: Path, name: str, description: Description) -> None:
         "algorithm_name": description.author,
         "lookfurther": description.to_json(),
     }
+    text = json.dumps(metadata)
+    try:
+        check_json(text)
+    except ValueError as error:
+        raise DemonstrationError(
+            f"{name} is too large: make several sets of it ({error})"
+        ) from None
     draft = data / ".metadata.json"
-    draft.write_text(json.dumps(metadata))
+    draft.write_text(text)
     _sync(draft)
     os.replace(draft, data / "metadata.json")
 

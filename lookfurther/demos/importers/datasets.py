@@ -13,6 +13,7 @@ from lookfurther.demos import store
 from lookfurther.demos.episodes import Audit, Episode, Tape, check
 from lookfurther.demos.importers import Imported
 from lookfurther.demos.importers.foreign import Facts, Raw, episodes, read_facts
+from lookfurther.demos.metadata import LARGEST
 from lookfurther.demos.sets import trusted
 from lookfurther.demos.tapes import ambiguous, cut, play, unroll
 from lookfurther.demos.verify import verify
@@ -44,7 +45,7 @@ def read(
     except LookFurtherError:
         raise
     except Exception as error:  # whatever a cut, altered or hostile file leads to
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        reason = " ".join(f"{type(error).__name__}: {str(error)[:200]}".split())
         raise DemonstrationError(f"{path} is no readable Minari dataset: {reason}") from error
 
 
@@ -66,11 +67,11 @@ def _ours(folder: Path, env: str, force: bool, modules: Sequence[str]) -> Import
 
 
 def _metadata(folder: Path) -> bytes:
-    try:
-        with (folder / "metadata.json").open("rb") as file:
-            return file.read(store.LARGEST_METADATA)
-    except OSError:
-        raise DemonstrationError(f"{folder} holds no Minari dataset") from None
+    path = folder / "metadata.json"
+    if not path.is_file():
+        raise DemonstrationError(f"{folder} holds no Minari dataset")
+    with path.open("rb") as file:
+        return file.read(LARGEST)
 
 
 def _replayable(episode: Episode) -> bool:
@@ -85,17 +86,16 @@ def _foreign(
     if atari:
         environment = replace(environment, sticky=facts.sticky)
     found = []
-    with episodes(folder, facts) as stored:
-        for i, raw in enumerate(stored):
-            if atari:
-                episode = _atari(raw, facts, spec, environment)
-            else:
-                episode = _gymnasium(raw, spec, environment, facts)
-            audit = episode.audit
-            if audit and audit.mismatch and (atari or _replayable(episode)) and not force:
-                where = f"{source}, episode {i}"
-                raise DemonstrationError(f"{where}: {audit.mismatch}; force takes it as it is")
-            found.append(episode)
+    for i, raw in enumerate(episodes(folder, facts)):
+        if atari:
+            episode = _atari(raw, facts, spec, environment)
+        else:
+            episode = _gymnasium(raw, spec, environment, facts)
+        audit = episode.audit
+        if audit and audit.mismatch and (atari or _replayable(episode)) and not force:
+            where = f"{source}, episode {i}"
+            raise DemonstrationError(f"{where}: {audit.mismatch}; force takes it as it is")
+        found.append(episode)
     check(found, spec, source)
     return Imported(found, spec, environment)
 

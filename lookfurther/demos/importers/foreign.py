@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import io
-import json
+import importlib.util
+import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lookfurther.demos import pieces
+from lookfurther.demos.facts import MOST_ACTIONS
+from lookfurther.demos.metadata import parse_json, read_json
+from lookfurther.demos.sandbox import FREE, RATIO, SANDBOX, SLICE, Answer, Task, file_size
 from lookfurther.errors import DemonstrationError
 
-LARGEST_METADATA = 2**26  # bytes
-MOST_PIXELS = 2**20  # of a JPEG picture
+MOST_STEPS = 1_000_000  # of an episode
+MOST_FRAMES = 100  # of a step
+PLANE = 84 * 84  # bytes that a step of an Atari game becomes
 
 
 class Facts(NamedTuple):
@@ -23,6 +26,7 @@ class Facts(NamedTuple):
 
     env: str  # its id, or ""
     shape: tuple[int, ...]  # of an observation
+    small: bool  # whether an observation's numbers are of one byte
     jpeg: bool  # whether observations lost something on the way to the disk
     actions: int
     start: int  # the first action
@@ -45,30 +49,29 @@ class Raw(NamedTuple):
 
 def read_facts(folder: Path) -> Facts:
     """The facts of a dataset's metadata."""
-    path = folder / "metadata.json"
-    if path.stat().st_size > LARGEST_METADATA:
-        raise ValueError(f"{path.name} is larger than {LARGEST_METADATA} bytes")
-    metadata = json.loads(path.read_bytes())
-    named: dict[str, Any] = json.loads(metadata.get("env_spec", '{"id": ""}'))
+    metadata = read_json(folder / "metadata.json")
+    named: dict[str, Any] = parse_json(metadata.get("env_spec", '{"id": ""}'))
     options = named.get("kwargs") or {}
     steps = [
         wrapper.get("kwargs", {}).get("frame_skip", 4)
         for wrapper in named.get("additional_wrappers") or ()
         if wrapper["name"] == "AtariPreprocessing"
     ]
-    box, discrete = (json.loads(metadata[f"{w}_space"]) for w in ("observation", "action"))
+    box, discrete = (parse_json(metadata[f"{w}_space"]) for w in ("observation", "action"))
     if (box["type"], discrete["type"]) != ("Box", "Discrete"):
         raise ValueError(f"it has {box['type']} observations and {discrete['type']} actions")
-    shape = tuple(int(n) for n in box["shape"])
+    shape = _shape(box["shape"])
     picture = box["dtype"] == "uint8" and len(shape) in (2, 3) and min(shape[:2]) >= 32
-    noop = int(options.get("frameskip", 4))
+    noop = _whole("frameskip", options.get("frameskip", 4), MOST_FRAMES)
+    frames = noop * _whole("frame_skip", steps[0] if steps else 1, MOST_FRAMES)
     return Facts(
         env=str(named["id"]),
         shape=shape,
+        small=box["dtype"] == "uint8",
         jpeg=picture and bool(metadata.get("jpeg_encoding", True)),
-        actions=int(discrete["n"]),
+        actions=_whole("number of actions", discrete["n"], MOST_ACTIONS),
         start=int(discrete.get("start", 0)),
-        frames=noop * int(steps[0]) if steps else noop,
+        frames=_whole("number of frames in a step", frames, MOST_FRAMES),
         noop=noop,
         sticky=float(options.get("repeat_action_probability", 0.25)),
         form=str(metadata.get("data_format", "hdf5")),
@@ -76,73 +79,90 @@ def read_facts(folder: Path) -> Facts:
     )
 
 
-@contextmanager
-def episodes(folder: Path, facts: Facts) -> Iterator[Iterator[Raw]]:
-    """The episodes of a dataset, while its files are open."""
-    if facts.form == "hdf5":
-        with pieces.opened(folder / pieces.FILE) as file:
-            yield (_from_hdf5(file, f"episode_{i}", facts) for i in range(facts.episodes))
-    elif facts.form in ("arrow", "parquet"):
-        yield (_from_arrow(folder / str(i), facts) for i in range(facts.episodes))
-    else:
+def _whole(word: str, value: Any, most: int) -> int:
+    """A number of a file that says how much there is of something."""
+    if not isinstance(value, int | float | str) or not 1 <= int(value) <= most:
+        raise ValueError(f"its {word} must be 1 ... {most}, not {str(value)[:40]}")
+    return int(value)
+
+
+def _shape(lengths: Any) -> tuple[int, ...]:
+    """The shape of an observation."""
+    if not isinstance(lengths, list) or len(lengths) > 8:
+        raise ValueError("its observations have no shape of at most 8 axes")
+    return tuple(_whole("shape", n, 2**31) for n in lengths)
+
+
+def episodes(folder: Path, facts: Facts) -> Iterator[Raw]:
+    """The episodes of a dataset, no more of them than its files can hold."""
+    if facts.form not in ("hdf5", "arrow", "parquet"):
         raise ValueError(f"its format {facts.form!r:.40} is unknown")
+    if facts.form != "hdf5" and importlib.util.find_spec("pyarrow") is None:
+        raise DemonstrationError(f"{folder} needs pyarrow: install it")
+    taken = claimed = size = 0
+    for i in range(facts.episodes):
+        stored = _Stored(folder, facts, i)
+        size = stored.size if facts.form == "hdf5" else size + stored.size
+        raw, bytes_taken = stored.read()
+        taken += bytes_taken
+        claimed += len(raw.actions) * (16 + _row_bytes(facts))
+        if taken > size or claimed > FREE + RATIO * size:
+            raise ValueError(f"episode {i} claims more bytes than its files can hold")
+        yield raw
 
 
-def _from_hdf5(file: Any, name: str, facts: Facts) -> Raw:
-    actions, rewards, ends = (
-        pieces.load(_numbers(pieces.find(file, f"{name}/{field}"), kinds))
-        for field, kinds in (("actions", "iu"), ("rewards", "iuf"), ("terminations", "b"))
-    )
-    data = pieces.find(file, f"{name}/observations")
-    if facts.jpeg:
-        observations = lambda low, high: _pictures(data[low:high])  # noqa: E731
-    elif data.id.get_create_plist().get_nfilters():
-        array = pieces.load(_numbers(data, "uif"))
-        observations = lambda low, high: array[low:high]  # noqa: E731
-    else:
-        _numbers(data, "uif")
-        observations = lambda low, high: data[low:high]  # noqa: E731
-    seed = file[name].attrs.get("seed")
-    return _checked(
-        Raw(actions, rewards, bool(ends[-1:].any()), seed, observations), len(data), facts
-    )
+def _row_bytes(facts: Facts) -> int:
+    """The bytes that an observation may become in memory; pictures may be of an Atari game."""
+    planes = PLANE * -(-facts.frames // 4) if facts.small else 0
+    numbers = 0 if facts.jpeg else math.prod(facts.shape) * (1 if facts.small else 8)
+    return max(planes, numbers)
 
 
-def _numbers(data: Any, kinds: str) -> Any:
-    """A dataset of these kinds of numbers, no larger than its file, or than that may unpack to."""
-    most = pieces.FREE + pieces.RATIO * data.file.id.get_filesize()
-    if data.dtype.kind not in kinds or data.nbytes > most:
-        raise ValueError(f"{data.name} cannot be {data.dtype} of shape {data.shape}")
-    return data
+class _Stored:
+    """An episode in its files, which the helper process reads."""
 
+    def __init__(self, folder: Path, facts: Facts, number: int) -> None:
+        self._facts = facts
+        self._place = folder / (pieces.FILE if facts.form == "hdf5" else str(number))
+        if facts.form == "hdf5":
+            self.size = file_size(self._place)
+            self._where = [str(self._place.absolute()), f"episode_{number}"]
+        else:
+            self.size = sum(file_size(path) for path in self._place.iterdir())
+            self._where = [str(self._place.absolute()), facts.form]
 
-def _from_arrow(folder: Path, facts: Facts) -> Raw:
-    try:
-        from pyarrow import dataset
-    except ImportError:
-        raise DemonstrationError(f"{folder.parent} needs pyarrow: install it") from None
-    ignored = ["_", ".", "metadata.json"]
-    stored = dataset.dataset(str(folder), format=facts.form, ignore_prefixes=ignored)
-    size = sum(path.stat().st_size for path in folder.iterdir())
-    rows = stored.count_rows()
-    if rows * int(np.prod(facts.shape, dtype=object)) > pieces.FREE + pieces.RATIO * size:
-        raise ValueError(f"{folder.name} claims more bytes than its files can hold")
-    table = stored.to_table(["observations", "actions", "rewards", "terminations"])
-    columns = {name: table[name].combine_chunks() for name in table.column_names}
-    seen = columns["observations"]
+    def read(self) -> tuple[Raw, int]:
+        """The episode, and the bytes it takes in its files."""
+        facts = self._facts
+        jpeg = [facts.jpeg] if facts.form == "hdf5" else []
+        found, arrays = self._call("episode", (*jpeg, MOST_STEPS), 24 * (MOST_STEPS + 1))
+        actions, rewards, ends = arrays
+        if facts.form == "hdf5":
+            seed, stored = found["seed"], found["stored"]
+        else:
+            seed, stored = read_json(self._place / "metadata.json").get("seed"), self.size
+        raw = Raw(actions, rewards, bool(ends[-1:].any()), seed, self.observations)
+        return _checked(raw, found["rows"], facts), stored
 
-    def observations(low: int, high: int) -> np.ndarray:
-        part = seen[low:high]
-        if facts.jpeg:
-            return _pictures(part.to_pylist())
-        return part.flatten().to_numpy(zero_copy_only=False).reshape(-1, *facts.shape)
+    def observations(self, low: int, high: int) -> np.ndarray:
+        """Those of low ... high - 1, or as many as there are."""
+        facts = self._facts
+        size = math.prod(facts.shape)
+        rows, found = max(1, SLICE // (8 * size)), []
+        for first in range(low, high, rows):
+            last = min(first + rows, high)
+            most = 8 * size * (last - first)
+            (part,) = self._call("observations", (facts.jpeg, size, first, last), most).arrays
+            found.append(part.reshape(-1, *facts.shape))
+            if len(found[-1]) < last - first:
+                break
+        return np.concatenate(found) if len(found) > 1 else found[0]
 
-    actions, rewards, ends = (
-        columns[name].to_numpy(zero_copy_only=False)[:-1] for name in table.column_names[1:]
-    )
-    seed = json.loads((folder / "metadata.json").read_bytes()).get("seed")
-    raw = Raw(actions, rewards, bool(ends[-1:].any()), seed, observations)
-    return _checked(raw, rows, facts)
+    def _call(self, name: str, arguments: tuple[Any, ...], most: int) -> Answer:
+        module = "hdf5" if self._facts.form == "hdf5" else "tables"
+        given = (*self._where, *arguments)
+        task = Task(f"{module}:{name}", given, self._place.name, self.size, most)
+        return SANDBOX.call(task)
 
 
 def _checked(raw: Raw, rows: int, facts: Facts) -> Raw:
@@ -160,16 +180,3 @@ def _checked(raw: Raw, rows: int, facts: Facts) -> Raw:
         raise ValueError("a reward that is not finite")
     seed = None if raw.seed is None else int(raw.seed)
     return raw._replace(actions=actions, rewards=rewards, seed=seed)
-
-
-def _pictures(packed: Any) -> np.ndarray:
-    """JPEG pictures as arrays."""
-    from PIL import Image
-
-    pictures = []
-    for data in packed:
-        with Image.open(io.BytesIO(bytes(data)), formats=["JPEG"]) as picture:
-            if picture.width * picture.height > MOST_PIXELS:
-                raise ValueError(f"a picture of {picture.size}")
-            pictures.append(np.asarray(picture))
-    return np.stack(pictures)
