@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import math
-import pickle
-import pickletools
 import re
-import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,24 +12,16 @@ import numpy as np
 from lookfurther.config import Environment
 from lookfurther.demos.episodes import RAM, Tape
 from lookfurther.demos.importers import Imported
+from lookfurther.demos.importers.pickles import unpickled
 from lookfurther.demos.importers.replays import Claim, audited
 from lookfurther.demos.tapes import play
 from lookfurther.envs import describe
 from lookfurther.envs.emulator import Emulator, game_of
 from lookfurther.errors import ConfigError, DemonstrationError
 
-LARGEST, LONGEST = 2**24, 1_250_000  # bytes and opcodes of a file: twice those of any known one
-# What the recordings are made of: lists and dicts of numbers, and NumPy's arrays and scalars.
-OPCODES = frozenset(
-    re.findall(
-        r"\w+",
-        """PROTO FRAME STOP MARK EMPTY_DICT EMPTY_LIST EMPTY_TUPLE APPEND APPENDS SETITEM SETITEMS
-        BINPUT LONG_BINPUT BINGET LONG_BINGET NONE NEWTRUE NEWFALSE BININT BININT1 BININT2
-        BINFLOAT BINUNICODE BINBYTES SHORT_BINBYTES TUPLE TUPLE1 TUPLE2 TUPLE3
-        GLOBAL REDUCE BUILD""",
-    )
-)
-MULTIARRAY = ("numpy.core.multiarray", "numpy._core.multiarray")
+LARGEST = 2**24  # bytes of a file: five times those of any known one
+MOST_CHECKPOINTS = 5_000  # ten times those of any known one
+LARGEST_STATE = 2**16  # bytes of a checkpoint; known ones have 1,009 at most
 
 
 class Recording(NamedTuple):
@@ -76,9 +64,9 @@ def recorded(path: Path) -> Recording:
     try:
         if path.stat().st_size > LARGEST:
             raise ValueError(f"it is larger than {LARGEST} bytes")
-        return _recording(_unpickled(path.read_bytes()))
+        return _recording(unpickled(path.read_bytes()))
     except Exception as error:  # whatever a cut, altered or hostile pickle leads to
-        reason = " ".join(f"{error}".split())[:200]
+        reason = " ".join(f"{error}"[:200].split())
         raise DemonstrationError(f"{path} is no readable recording: {reason}") from error
 
 
@@ -105,48 +93,6 @@ def _writes(frames: np.ndarray, rams: dict[int, np.ndarray], emulator: Emulator)
     return np.array(writes, np.int32).reshape(-1, 3)
 
 
-def _unpickled(data: bytes) -> Any:
-    """The plain data of a pickle; NumPy's objects become stand-ins, all others are refused."""
-    for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
-        if count > LONGEST:
-            raise ValueError(f"its pickle is longer than {LONGEST} opcodes")
-        if opcode.name not in OPCODES:
-            raise ValueError(f"its pickle holds {opcode.name}")
-        # The memo grows to its largest number at once.
-        if opcode.name == "LONG_BINPUT" and (argument or 0) > count:
-            raise ValueError("its pickle numbers more things than it holds")
-    return _Unpickler(io.BytesIO(data)).load()
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
-
-        class Array:  # made anew for each file, which may tamper with it
-            def __setstate__(self, state: tuple) -> None:
-                self.data = bytes(state[4])
-
-        class Kind:
-            def __init__(self, name: str, *_: object) -> None:
-                self.name = name
-
-            def __setstate__(self, state: tuple) -> None:
-                pass
-
-        def scalar(kind: Any, data: bytes) -> float:
-            return struct.unpack({"f8": "<d", "i8": "<q"}[kind.name], data)[0]
-
-        self._known = {("numpy", "ndarray"): Array, ("numpy", "dtype"): Kind}
-        for module in MULTIARRAY:
-            self._known[module, "_reconstruct"] = lambda *_: Array()
-            self._known[module, "scalar"] = scalar
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._known:
-            raise ValueError(f"its pickle asks for {module}.{name}")
-        return self._known[module, name]
-
-
 def _recording(data: Any) -> Recording:
     """Check the plain data of a file."""
     actions = np.array([_whole(a) for a in data["actions"]], np.int64)
@@ -158,7 +104,9 @@ def _recording(data: Any) -> Recording:
         if len(rewards) - len(actions) not in (0, 1):
             raise ValueError(f"it lists {len(rewards)} rewards for {len(actions)} actions")
     places = [_whole(n) for n in data["checkpoint_action_nr"]]
-    rams = [_ram(checkpoint.data) for checkpoint in data["checkpoints"]]
+    if len(places) > MOST_CHECKPOINTS:
+        raise ValueError(f"it holds more than {MOST_CHECKPOINTS} checkpoints")
+    rams = [_ram(checkpoint.data) for checkpoint in data["checkpoints"][: len(places) + 1]]
     if len(places) != len(rams) or places != sorted({*places} & {*range(1, len(actions) + 1)}):
         raise ValueError("its checkpoints are not at ascending frames of its own")
     return Recording(actions, rewards, dict(zip(places, rams, strict=True)))
@@ -166,18 +114,27 @@ def _recording(data: Any) -> Recording:
 
 def _whole(value: Any) -> int:
     if type(value) is not int or abs(value) >= 2**31:
-        raise ValueError(f"{value!r:.40} is not a whole number")
+        raise ValueError(f"{_word(value)} is not a whole number")
     return value
 
 
 def _finite(value: Any) -> float:
     if type(value) not in (int, float) or not math.isfinite(value):
-        raise ValueError(f"{value!r:.40} is not a finite number")
+        raise ValueError(f"{_word(value)} is not a finite number")
     return float(value)
+
+
+def _word(value: Any) -> str:
+    """A value for a message; lists and tuples may hold one another so often that none is shown."""
+    if isinstance(value, str):
+        return repr(value[:40])
+    return repr(value) if isinstance(value, int | float) else f"a {type(value).__name__}"
 
 
 def _ram(state: bytes) -> np.ndarray:
     """The RAM in an emulator state of old: after the chip's name, how many bytes, one int each."""
+    if len(state) > LARGEST_STATE:
+        raise ValueError(f"an emulator state of {len(state)} bytes")
     start = state.index(b"M6532") + 5
     values = np.frombuffer(state, "<i4", 1 + RAM, start)
     if values[0] != RAM or ((values[1:] < 0) | (values[1:] > 255)).any():
