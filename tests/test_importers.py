@@ -305,7 +305,7 @@ def npy(shape: tuple[int, ...], data: bytes, descr: str = "|u1") -> bytes:
     [
         ("ale_actions.npy", npy((10**12,), b"\0"), "1 numbers for the shape"),
         ("ale_actions.npy", npy((1,), pickle.dumps(1), "|O"), "an array of object"),
-        ("ale_actions.npy", npy((2**26,), bytes(2**26)), "more than 67108864 bytes"),
+        ("ale_actions.npy", npy((2**25,), bytes(2**25)), "more than 33554432 bytes"),
         ("../ale_actions.npy", npy((1,), b"\0"), r"it holds '\.\./ale_actions\.npy'"),
         ("ale_actions.npy", b"", "EOF|magic"),
         ("ale_actions.npy", b"\x93NUMPY\x01\x00\x04\x00(((((", "EOF|header"),

@@ -95,6 +95,13 @@ def blocks(frames: np.ndarray, repeat: int) -> np.ndarray:
 
 
 def majority(frames: np.ndarray) -> tuple[np.ndarray, int]:
+    """As `_majority` says, some blocks at a time: it compares each frame with each of its block."""
+    rows = max(1, 2**22 // frames.shape[1] ** 2)
+    parts = [_majority(frames[low : low + rows]) for low in range(0, max(1, len(frames)), rows)]
+    return np.concatenate([actions for actions, _ in parts]), sum(several for _, several in parts)
+
+
+def _majority(frames: np.ndarray) -> tuple[np.ndarray, int]:
     """The most frequent action of each block, the earliest of several, and how many had several."""
     counts = (frames[:, :, None] == frames[:, None, :]).sum(-1)
     counts[frames == PAD] = 0

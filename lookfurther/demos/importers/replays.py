@@ -83,7 +83,7 @@ def _watch(claim: Claim, tape: Tape) -> Watch:
         written = set(tape.writes[:, 0].tolist())
         rams = {frame: ram for frame, ram in claim.rams.items() if frame not in written}
         return lambda emulator, _: _same_ram(emulator, rams)
-    listed = [*claim.rewards.tolist(), 0.0]
+    listed = np.append(claim.rewards, 0.0)
     lags = {0, 1} if listed[0] == 0 else {0}
 
     def same_reward(emulator: Emulator, reward: float) -> None:

@@ -26,11 +26,15 @@ from lookfurther.config import Environment
 from lookfurther.demos.episodes import Episode, Tape
 from lookfurther.demos.importers import Imported
 from lookfurther.demos.importers.replays import Claim, audited
+from lookfurther.demos.sandbox import file_size
 from lookfurther.envs import describe
 from lookfurther.envs.emulator import game_of
 from lookfurther.errors import DemonstrationError
 
-LARGEST = 2**26  # bytes of a file, and of all that is packed in it
+LARGEST_FILE, LARGEST = 2**24, 2**25  # bytes of a file, and of all that is packed in it
+MOST_FRAMES = 2**21  # nine hours of play
+MOST_WRITES = 200_000  # of RAM bytes
+MOST_ENTRIES = 1000  # in a file's directory, which is read at once
 MEMBERS = ("rom", "ale_actions", "score", "ram_patch", "patch_frame", "ram_writes", "rewards")
 NEEDED = MEMBERS[:3]
 
@@ -43,7 +47,7 @@ def read(path: Path, env: str, environment: Environment, force: bool) -> Importe
     except DemonstrationError as error:
         raise DemonstrationError(f"{path}: {error}") from None
     except Exception as error:  # whatever a cut, altered or hostile file leads to
-        reason = " ".join(f"{error}".split())[:200]
+        reason = " ".join(f"{error}"[:200].split())
         raise DemonstrationError(f"{path} is no readable action sequence: {reason}") from error
     if game_of(env) != game:
         raise DemonstrationError(f"{path} is of {game}, not of {env}")
@@ -70,7 +74,12 @@ def write(path: Path, episode: Episode, env: str) -> None:
 
 def arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a .npz file, each known by name and no larger than it can be."""
-    with zipfile.ZipFile(path) as packed:
+    if file_size(path) > LARGEST_FILE:
+        raise ValueError(f"it is larger than {LARGEST_FILE} bytes")
+    file = path.read_bytes()
+    if file.count(b"PK\1\2") > MOST_ENTRIES:
+        raise ValueError(f"it holds more than {MOST_ENTRIES} arrays")
+    with zipfile.ZipFile(io.BytesIO(file)) as packed:
         members = {info.filename: info for info in packed.infolist()}
         if strange := set(members) - {f"{name}.npy" for name in MEMBERS}:
             raise ValueError(f"it holds {min(strange)!r:.60}")
@@ -78,7 +87,15 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
             raise ValueError(f"it holds no {missing[0]}")
         if sum(info.file_size for info in members.values()) > LARGEST:
             raise ValueError(f"it holds more than {LARGEST} bytes")
-        return {name[:-4]: _array(packed.read(info)) for name, info in members.items()}
+        return {name[:-4]: _array(_unpacked(packed, info)) for name, info in members.items()}
+
+
+def _unpacked(packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """The bytes of a member; what it says of their number is a limit, not a fact."""
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{info.filename} is packed in another way than NumPy's")
+    with packed.open(info) as member:
+        return member.read(info.file_size)
 
 
 def _array(data: bytes) -> np.ndarray:
@@ -98,8 +115,10 @@ def _array(data: bytes) -> np.ndarray:
 
 def _sequence(given: dict[str, np.ndarray]) -> tuple[str, Tape, Claim]:
     frames = given["ale_actions"]
-    if not frames.size:
-        raise ValueError("it holds no actions")
+    if not 0 < frames.size <= MOST_FRAMES:
+        raise ValueError(f"it holds no actions, or more than {MOST_FRAMES}")
+    if max(len(given.get(name, ())) for name in ("ram_writes", "ram_patch")) > MOST_WRITES:
+        raise ValueError(f"it writes more than {MOST_WRITES} RAM bytes")
     if "ram_writes" in given:
         writes = given["ram_writes"]
     else:
@@ -115,7 +134,7 @@ def _sequence(given: dict[str, np.ndarray]) -> tuple[str, Tape, Claim]:
         rewards = rewards.astype(np.float64)
     score = float(_scalar(given, "score"))
     return (
-        str(_scalar(given, "rom")),
+        str(_scalar(given, "rom"))[:100],
         Tape(frames, writes.astype(np.int32)),
         Claim(score, rewards, {}),
     )
