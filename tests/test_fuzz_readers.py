@@ -113,6 +113,29 @@ def test_recordings(folder: Path, data: st.DataObject) -> None:
     ours_or_nothing(lambda: openai.recorded(path))
 
 
+# Pieces of pickles: containers, shared things, calls of NumPy's names, sizes that are not so.
+PIECES = [
+    *(b"]", b"}", b")", b"(", b"e", b"a", b"s", b"u", b"t", b"\x85", b"\x86", b"\x87", b"R", b"b"),
+    *(b"N", b"\x88", b"K\x01", b"J\xff\xff\xff\x7f", b"G\x7f\xf0\0\0\0\0\0\0", b"C\x0812345678"),
+    *(b"X\x07\x00\x00\x00actions", b"X\x02\x00\x00\x00f8", b"B\xff\xff\xff\x7f"),
+    *(b"%c%c" % (code, i) for code in b"qh" for i in range(3)),
+    *(b"r\xff\xff\xff\x7f", b"j\0\0\0\0", b"cnumpy\ndtype\n", b"cnumpy\nndarray\n"),
+    *(b"cnumpy.core.multiarray\n%b\n" % name for name in (b"_reconstruct", b"scalar")),
+    b"](h\0h\0eq\0" * 40,
+    b"h\0h\0\x86q\0" * 40,
+]
+
+
+@fuzz
+@given(st.lists(st.sampled_from(PIECES), max_size=40), st.sampled_from([*b"]})"]))
+def test_pickles_of_any_structure(folder: Path, pieces: list[bytes], last: int) -> None:
+    path = folder / "Pong.demo"
+    path.write_bytes(b"\x80\x03]q\0" + b"".join(pieces) + b"%c." % last)
+    ours_or_nothing(lambda: openai.recorded(path))
+    path.write_bytes(b"\x80\x03]q\0" + b"".join(pieces) + b".")
+    ours_or_nothing(lambda: openai.recorded(path))
+
+
 @fuzz
 @given(st.data())
 def test_action_sequences(folder: Path, data: st.DataObject) -> None:
@@ -186,6 +209,45 @@ def test_sets(sets: dict, file: str, data: st.DataObject) -> None:
 def test_datasets(sets: dict, file: str, data: st.DataObject) -> None:
     path, whole = sets[f"theirs/{file}"]
     path.write_bytes(data.draw(harmed(whole)))
+    try:
+        ours_or_nothing(lambda: read(path.parents[1], "CartPole-v1", force=True))
+    finally:
+        path.write_bytes(whole)
+
+
+NUMBERS = [0, -1, 1, 2, 2.5, 400_000_000, 2**31, 2**63, 10**400, 1e300, "9", None, [], [1], {}]
+FIELDS = [
+    ("env_spec", "kwargs", "frameskip"),
+    ("env_spec", "kwargs", "repeat_action_probability"),
+    ("env_spec", "kwargs"),
+    ("env_spec", "additional_wrappers"),
+    ("observation_space", "shape", 0),
+    ("observation_space", "shape"),
+    ("action_space", "n"),
+    ("action_space", "start"),
+    ("total_episodes",),
+    ("jpeg_encoding",),
+]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@fuzz
+@given(changes=st.lists(st.tuples(st.sampled_from(FIELDS), st.sampled_from(NUMBERS)), min_size=1))
+def test_numbers_of_a_dataset(sets: dict, changes: list[tuple[tuple, Any]]) -> None:
+    """Any number where the metadata says how much there is of something."""
+    path, whole = sets["theirs/metadata.json"]
+    facts = json.loads(whole)
+    for (field, *keys), value in changes:
+        if not keys:
+            facts[field] = value
+            continue
+        inner = outer = json.loads(facts[field])
+        for key in keys[:-1]:
+            inner = inner[key]
+        if isinstance(inner, dict) or (isinstance(inner, list) and inner):
+            inner[keys[-1]] = value
+        facts[field] = json.dumps(outer)
+    path.write_text(json.dumps(facts))
     try:
         ours_or_nothing(lambda: read(path.parents[1], "CartPole-v1", force=True))
     finally:

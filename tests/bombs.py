@@ -1,0 +1,417 @@
+"""Small files that would take gigabytes or forever, one for each way found; and how to read them.
+
+`python -m tests.bombs FOLDER` reads those that FOLDER/files.json lists, all in one process, and
+prints a line of JSON for each: what the reader says, and the most memory that this process and its
+helper had taken until then.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import resource
+import struct
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+CPU_SECONDS = 120  # for all of them together; a file that hangs takes longer
+MOST_MEMORY = 2**32  # bytes of addresses, so that a failure here harms nothing else
+
+# Recordings: pickles
+
+
+def doubled(first: bytes, again: bytes, times: int = 40) -> bytes:
+    """A list of things that each hold the one before twice; the last is number times - 1."""
+    text = b"](" + first + b"q\0"
+    for i in range(1, times):
+        text += again % (i - 1, i - 1) + b"q%c" % i
+    return text + b"e"
+
+
+LISTS, TUPLES = (b"]", b"](h%ch%ce"), (b")", b"h%ch%c\x86")
+LAST = b"h%c" % 39
+
+
+def recording_of(actions: bytes) -> bytes:
+    return b"}X\x07\x00\x00\x00actions" + actions + b"s."
+
+
+def shared_lists() -> bytes:
+    return b"\x80\x03" + doubled(*LISTS) + recording_of(b"](" + LAST + b"e")
+
+
+def shared_tuples_as_key() -> bytes:
+    return b"\x80\x03" + doubled(*TUPLES) + b"}" + LAST + b"K\x01s."
+
+
+def shared_tuples_as_dtype() -> bytes:
+    kind = b"cnumpy\ndtype\n" + LAST + b"\x85R"
+    scalar = b"cnumpy.core.multiarray\nscalar\n" + kind + b"C\x0812345678\x86R."
+    return b"\x80\x03" + doubled(*TUPLES) + scalar
+
+
+def bytes_of_a_number() -> bytes:
+    array = b"cnumpy.core.multiarray\n_reconstruct\n)R"
+    return b"\x80\x03" + recording_of(array + b"(NNNNJ\xff\xff\xff\x7ftb")
+
+
+def deep_tuples() -> bytes:
+    return b"\x80\x03})" + b"\x85" * 1_000_000 + b"K\x01s."
+
+
+def many_dicts() -> bytes:
+    return b"\x80\x03](" + b"}" * 1_200_000 + b"e."
+
+
+def name_of_many_words() -> bytes:
+    return b"\x80\x03c" + b"a " * 8_000_000 + b"\nb\n."
+
+
+def checkpoints(count: int, before: int) -> bytes:
+    """One emulator state, its RAM after so many bytes, at each of the first frames."""
+    state = bytes(before) + b"M6532" + np.array([128] + [0] * 128, "<i4").tobytes()
+    array = b"cnumpy.core.multiarray\n_reconstruct\n)R(NNNNB" + struct.pack("<I", len(state))
+    numbers = b"".join(b"J" + struct.pack("<i", i) for i in range(1, count + 1))
+    return (
+        b"\x80\x03}(X\x07\x00\x00\x00actions](" + b"K\0" * count + b"e"
+        b"X\x14\x00\x00\x00checkpoint_action_nr](" + numbers + b"e"
+        b"X\x0b\x00\x00\x00checkpoints](" + array + state + b"tbq\0" + b"h\0" * (count - 1) + b"eu."
+    )
+
+
+def many_checkpoints() -> bytes:
+    """Each may be RAM writes: 50 million."""
+    return checkpoints(400_000, 0)
+
+
+def large_checkpoint() -> bytes:
+    return checkpoints(5_000, 2**23)
+
+
+PICKLES: dict[str, Callable[[], bytes]] = {
+    f.__name__: f
+    for f in (
+        shared_lists,
+        shared_tuples_as_key,
+        shared_tuples_as_dtype,
+        bytes_of_a_number,
+        deep_tuples,
+        many_dicts,
+        name_of_many_words,
+        many_checkpoints,
+        large_checkpoint,
+    )
+}
+
+# Action sequences: archives
+
+
+def npy(shape: tuple[int, ...], descr: str = "|u1") -> bytes:
+    file = io.BytesIO()
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue()
+
+
+def deflated_zeros(head: bytes, megabytes: int) -> bytes:
+    """A raw deflate stream of `head` and zeros, made without unpacking them."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    start = packer.compress(head) + packer.flush(zlib.Z_FULL_FLUSH)
+    one = packer.compress(bytes(2**20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    return start + one * megabytes + packer.flush()
+
+
+def archive(*members: tuple[str, bytes, int], times: int = 1) -> bytes:
+    """A zip file of deflated members: name, packed bytes, the size it claims; no CRC is right.
+
+    Its directory names each of them `times` times.
+    """
+    body, directory = b"", b""
+    for name, packed, claimed in members:
+        sizes = struct.pack("<IIIHH", 0, len(packed), claimed, len(name), 0)
+        head = struct.pack("<HHHHH", 20, 0, 8, 0, 0) + sizes
+        directory += b"PK\1\2" + struct.pack("<H", 20) + head
+        directory += struct.pack("<HHHII", 0, 0, 0, 0, len(body)) + name.encode()
+        body += b"PK\3\4" + head + name.encode() + packed
+    directory *= times
+    end = struct.pack("<HHHHIIH", 0, 0, 1, 1, len(directory), len(body), 0)
+    return body + directory + b"PK\5\6" + end
+
+
+def member_larger_than_it_says() -> bytes:
+    packed = deflated_zeros(b"", 2000)
+    return archive(*((f"{name}.npy", packed, 100) for name in ("rom", "ale_actions", "score")))
+
+
+def member_packed_as_bzip2() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_BZIP2) as packed:
+        for name in ("rom", "ale_actions", "score"):
+            packed.writestr(f"{name}.npy", bytes(10 * 2**20))
+    return file.getvalue()
+
+
+def sound_sequence(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    given = {"rom": "pong", "ale_actions": np.zeros(9, np.uint8), "score": 0} | arrays
+    np.savez_compressed(file, **given)
+    return file.getvalue()
+
+
+def sequence_of_days() -> bytes:
+    frames = 15 * 2**20
+    return sound_sequence(ale_actions=np.zeros(frames, np.uint8), rewards=np.zeros(frames, bool))
+
+
+def millions_of_writes() -> bytes:
+    return sound_sequence(ram_writes=np.zeros((10_000_000, 3), np.int8))
+
+
+def large_directory() -> bytes:
+    return archive(("rom.npy", b"", 0), times=200_000)
+
+
+ARCHIVES: dict[str, Callable[[], bytes]] = {
+    f.__name__: f
+    for f in (
+        member_larger_than_it_says,
+        member_packed_as_bzip2,
+        sequence_of_days,
+        millions_of_writes,
+        large_directory,
+    )
+}
+
+# Datasets of Minari's
+
+BOX = {"type": "Box", "dtype": "float32", "shape": [4], "low": [0] * 4, "high": [1] * 4}
+PICTURE = {"type": "Box", "dtype": "uint8", "shape": [210, 160, 3], "low": 0, "high": 255}
+ROWS = 6
+
+
+def described(folder: Path, form: str, box: dict, **options: Any) -> Path:
+    """The folder of a dataset's files, with its metadata; the options are the environment's."""
+    data = folder / "data"
+    data.mkdir(parents=True)
+    env, actions = ("CartPole-v1", 2) if box is BOX else ("ALE/Pong-v5", 6)
+    facts = {
+        "env_spec": json.dumps({"id": env} | options),
+        "observation_space": json.dumps(box),
+        "action_space": json.dumps({"type": "Discrete", "n": actions}),
+        "data_format": form,
+        "total_episodes": 1,
+    }
+    (data / "metadata.json").write_text(json.dumps(facts))
+    return data
+
+
+def hdf5(
+    folder: Path, box: dict = BOX, arrays: Any = None, steps: int = ROWS - 1, **options: Any
+) -> Path:
+    """A sound dataset but for some arrays, given as what create_dataset takes, and options."""
+    data = described(folder, "hdf5", box, **options)
+    first: dict[str, dict] = {
+        "observations": {"data": np.zeros((steps + 1, *box["shape"]), box["dtype"])},
+        "actions": {"data": np.zeros(steps, np.int64)},
+        "rewards": {"data": np.ones(steps)},
+        "terminations": {"data": np.zeros(steps, bool)},
+    }
+    with h5py.File(data / "main_data.hdf5", "w") as file:
+        for name, how in (first | (arrays or {})).items():
+            file.create_dataset(f"episode_0/{name}", **how)
+    return folder
+
+
+def fixed_strings(folder: Path) -> None:
+    long = {"shape": (ROWS,), "dtype": "S1200000000", "chunks": (1,)}
+    hdf5(folder, PICTURE, {"observations": long})
+
+
+def millions_of_steps(folder: Path) -> None:
+    steps = 30 * 2**20
+    packed = {"chunks": (2**20,), "compression": "gzip", "compression_opts": 1}
+    small = {"data": np.zeros(steps, np.uint8)} | packed
+    ends = {"data": np.zeros(steps, bool)} | packed
+    strings = {"shape": (steps + 1,), "dtype": "S1", "chunks": (2**20,)}
+    arrays = {"actions": small, "rewards": small, "terminations": ends, "observations": strings}
+    hdf5(folder, PICTURE, arrays)
+
+
+def one_episode_many_times(folder: Path) -> None:
+    hdf5(folder, steps=20_000)
+    with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
+        for i in range(1, 500):
+            file[f"episode_{i}"] = file["episode_0"]
+    path = folder / "data" / "metadata.json"
+    path.write_text(path.read_text().replace('"total_episodes": 1', '"total_episodes": 500'))
+
+
+def table(folder: Path, form: str, observations: Any, box: dict = BOX) -> Path:
+    """The folder of the one episode of a dataset of tables."""
+    import pyarrow
+
+    data = described(folder, form, box) / "0"
+    data.mkdir()
+    (data / "metadata.json").write_text("{}")
+    rows = len(observations)
+    columns = {"actions": 0, "rewards": 1.0, "terminations": False}
+    arrays = {name: pyarrow.repeat(value, rows) for name, value in columns.items()}
+    written = pyarrow.table({"observations": observations} | arrays)
+    if form == "parquet":
+        from pyarrow import parquet
+
+        parquet.write_table(
+            written, data / "part-0.parquet", store_schema=box is BOX, compression="zstd"
+        )
+    else:
+        from pyarrow import ipc
+
+        options = ipc.IpcWriteOptions(compression="zstd")
+        with ipc.new_file(data / "part-0.arrow", written.schema, options=options) as file:
+            file.write(written)
+    return folder
+
+
+def vectors(rows: int) -> Any:
+    import pyarrow
+
+    return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(np.zeros(4 * rows, np.float32)), 4)
+
+
+def parquet_of_one_large_value(folder: Path) -> None:
+    """8 MB of zeros, said once, in 300 rows."""
+    import pyarrow
+
+    indices = pyarrow.array(np.zeros(300, np.int32))
+    table(folder, "parquet", pyarrow.DictionaryArray.from_arrays(indices, [bytes(2**23)]), PICTURE)
+
+
+def parquet_of_many_rows(folder: Path) -> None:
+    table(folder, "parquet", vectors(3_000_000))
+
+
+def arrow_of_one_large_value(folder: Path) -> None:
+    import pyarrow
+
+    values = [bytes(2**27), *[b""] * (ROWS - 1)]
+    table(folder, "arrow", pyarrow.array(values, pyarrow.binary()), PICTURE)
+
+
+def frameskip(folder: Path) -> None:
+    hdf5(folder, PICTURE, kwargs={"frameskip": 400_000_000})
+
+
+def frame_skip_of_a_wrapper(folder: Path) -> None:
+    wrapper = {"name": "AtariPreprocessing", "kwargs": {"frame_skip": 400_000_000}}
+    hdf5(folder, PICTURE, additional_wrappers=[wrapper])
+
+
+def many_values(folder: Path) -> None:
+    hdf5(folder)
+    (folder / "data" / "metadata.json").write_text("[" + "[]," * 2_000_000 + "[]]")
+
+
+def large_metadata(folder: Path) -> None:
+    hdf5(folder)
+    (folder / "data" / "metadata.json").write_text("[" + "[]," * 20_000_000 + "[]]")
+
+
+def deep_values(folder: Path) -> None:
+    hdf5(folder)
+    (folder / "data" / "metadata.json").write_text("[" * 400_000)
+
+
+def endless_metadata(folder: Path) -> None:
+    hdf5(folder)
+    (folder / "data" / "metadata.json").unlink()
+    (folder / "data" / "metadata.json").symlink_to("/dev/zero")
+
+
+DATASETS: dict[str, Callable[[Path], None]] = {
+    f.__name__: f
+    for f in (
+        fixed_strings,
+        millions_of_steps,
+        one_episode_many_times,
+        parquet_of_one_large_value,
+        parquet_of_many_rows,
+        arrow_of_one_large_value,
+        frameskip,
+        frame_skip_of_a_wrapper,
+        many_values,
+        large_metadata,
+        deep_values,
+        endless_metadata,
+    )
+}
+TABLES = {name for name in DATASETS if name.startswith(("parquet", "arrow"))}
+
+
+def made(folder: Path) -> dict[str, Path]:
+    """All of them, by name; those of tables where pyarrow is.
+
+    Datasets come first: the helper process starts with the peak of the process that starts it.
+    """
+    from importlib.util import find_spec
+
+    files = {}
+    for name, build in DATASETS.items():
+        if name not in TABLES or find_spec("pyarrow"):
+            files[name] = folder / name
+            build(files[name])
+    for kind, makers in (("demo", PICKLES), ("npz", ARCHIVES)):
+        for name, make in makers.items():
+            files[name] = folder / name / f"Pong.{kind}"
+            files[name].parent.mkdir()
+            files[name].write_bytes(make())
+    return files
+
+
+def sound(folder: Path) -> list[Path]:
+    """Sound files of every kind: what reading them takes is where growth begins."""
+    files = [folder / "Pong.demo", folder / "one.npz", hdf5(folder / "hdf5")]
+    files[0].write_bytes(pickle.dumps({"actions": ["up"]}, protocol=3))
+    files[1].write_bytes(sound_sequence(rom="no_such_game"))
+    from importlib.util import find_spec
+
+    if find_spec("pyarrow"):
+        files += [table(folder / form, form, vectors(ROWS)) for form in ("parquet", "arrow")]
+    return files
+
+
+def main(folder: Path) -> None:
+    from lookfurther.demos.importers import read
+    from lookfurther.demos.sandbox import SANDBOX
+    from lookfurther.errors import LookFurtherError
+
+    def read_all(files: dict[str, Path]) -> None:
+        for name, path in files.items():
+            said = ""
+            try:
+                read(path, force=True)
+            except LookFurtherError as error:
+                said = str(error)
+            SANDBOX.stop()  # so that the system says how much it took
+            taken = [
+                resource.getrusage(who).ru_maxrss
+                for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+            ]
+            print(json.dumps([name, said, *taken]), flush=True)
+
+    for what, limit in ((resource.RLIMIT_CPU, CPU_SECONDS), (resource.RLIMIT_AS, MOST_MEMORY)):
+        resource.setrlimit(what, (limit, resource.getrlimit(what)[1]))
+    files = json.loads((folder / "files.json").read_text())
+    read_all({f"sound {i}": Path(path) for i, path in enumerate(files["sound"])})
+    read_all({name: Path(path) for name, path in files["bombs"].items()})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
