@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 import os
 import random
@@ -517,6 +518,67 @@ def test_a_piece_that_unpacks_to_more_than_its_rows_is_cut_off(tmp_path: Path) -
         load(str(path), PICTURES)
     assert tracemalloc.get_traced_memory()[1] < 20e6
     tracemalloc.stop()
+
+
+def test_numbers_wider_than_their_planes_are_refused(tmp_path: Path) -> None:
+    """Eight bytes for each that the set claims."""
+    path = save("mine-v0", [pictures(np.zeros((9, 1, 84, 84), np.uint8))], PICTURES, "me", tmp_path)
+    with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
+        del file["episode_0/observations"]
+        file["episode_0/observations"] = np.zeros((9, 1, 84, 84), np.uint64)
+    with pytest.raises(DemonstrationError, match="episode_0/observations cannot be uint64"):
+        load(str(path), PICTURES)
+
+
+def test_episodes_that_share_their_arrays_are_refused(tmp_path: Path) -> None:
+    """Links of a few bytes to one episode, each of which would take as much memory again."""
+    planes = np.random.default_rng(0).integers(0, 9, (100, 1, 84, 84)).astype(np.uint8)
+    path = save("mine-v0", [pictures(planes)], PICTURES, "me", tmp_path)
+    with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
+        for i in range(1, 20):
+            file[f"episode_{i}"] = file["episode_0"]
+    change_facts(path / "data", lambda facts: facts.update(episodes=facts["episodes"] * 20))
+    text = (path / "data" / "metadata.json").read_text()
+    text = text.replace('"total_episodes": 1', '"total_episodes": 20')
+    (path / "data" / "metadata.json").write_text(text)
+    with pytest.raises(DemonstrationError, match="has arrays that are one and the same"):
+        load(str(path), PICTURES)
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value"),
+    [
+        ("origin", "repeat", 400_000_000),
+        ("spec", "actions", 10**10),
+        ("spec", "stack", 10**9),
+        ("spec", "plane", [10**4000] * 8),
+        ("spec", "plane", [1] * 100_000),
+    ],
+)
+def test_absurd_numbers_of_a_set_are_refused(tmp_path: Path, part, field, value) -> None:
+    path = save("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+    change_facts(path / "data", lambda facts: facts[part].update({field: value}))
+    with pytest.raises(DemonstrationError, match=r"must be 1 \.\.\. \d+, not"):
+        load(str(path), VECTOR)
+
+
+def test_set_too_large_to_be_read_again_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lookfurther.demos.metadata.MOST_VALUES", 50)
+    with pytest.raises(DemonstrationError, match="mine-v0 is too large: make several sets of it"):
+        save("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+    assert not (tmp_path / "mine-v0").exists()
+
+
+def test_damaged_file_is_not_added_to(tmp_path: Path) -> None:
+    path = save("mine-v0", some_episodes(), VECTOR, "me", tmp_path) / "data" / "main_data.hdf5"
+    damaged = (Path(__file__).parent / "hostile" / "endless_header.hdf5.gz").read_bytes()
+    path.write_bytes(gzip.decompress(damaged))
+    before = path.read_bytes()
+    with pytest.raises(DemonstrationError, match="mine-v0 could not be added to"):
+        append("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+    assert path.read_bytes() == before
 
 
 def test_a_full_disk_harms_no_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

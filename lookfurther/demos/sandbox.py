@@ -34,8 +34,7 @@ WALL = 60.0  # seconds for an answer, and ten for each CPU second: only a stoppe
 LONGEST_HEADER = 2**20  # bytes
 PACKAGE = "lookfurther.demos."  # whose functions may be called
 CODE = "from lookfurther.demos.sandbox import serve; serve()"
-# One thread each: threads reserve memory. Arrow's own allocator reserves 1 GiB, out of which it
-# gives whatever the limits are.
+# Threads and Arrow's own allocator reserve addresses that they do not use, the latter 1 GiB.
 SETTINGS = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
