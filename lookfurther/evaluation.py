@@ -16,7 +16,7 @@ from lookfurther.demos import tapes
 from lookfurther.demos.episodes import Tape, best
 from lookfurther.demos.sets import Held
 from lookfurther.envs import Envs, make_envs
-from lookfurther.envs.emulator import Emulator
+from lookfurther.envs.emulator import STANDARD, Emulator
 from lookfurther.envs.starts import Start, check, frames_of, make_started
 from lookfurther.errors import DemonstrationError
 from lookfurther.play import Played, greedy, play, uniform
@@ -115,19 +115,25 @@ def human_starts(
         raise DemonstrationError(f"human starts of {env} need demonstrations: give --demos SET")
     repeat, cap = environment.repeat, frames_of(environment)
     check(env, repeat)
-    moments = [min(len(tape.frames), cap) // repeat for tape, _ in held]
-    random, total = np.random.default_rng(seed), sum(moments)
+    moments = [_moments(tapes.cut(tape, cap), repeat) for tape, _ in held]
+    random, before = np.random.default_rng(seed), np.cumsum([0, *map(len, moments)])
+    total = int(before[-1])
     drawn = random.choice(total, min(count, total), replace=False)
     wanted: dict[int, list[int]] = defaultdict(list)
-    ends = np.cumsum(moments)
-    for moment in np.sort(drawn).tolist():
-        which = int(np.searchsorted(ends, moment, side="right"))
-        wanted[which].append((moment - (ends[which] - moments[which])) * repeat)
+    for place in np.sort(drawn).tolist():
+        which = int(np.searchsorted(before, place, side="right")) - 1
+        wanted[which].append(moments[which][place - int(before[which])])
     starts = []
     for which, frames in wanted.items():
         tape, sticky = held[which]
-        starts += _starts(tape, Emulator(env, repeat, sticky, tape.seed), frames)
+        starts += _starts(tape, tapes.emulator_of(tape, env, repeat, sticky), frames)
     return starts
+
+
+def _moments(tape: Tape, repeat: int) -> list[int]:
+    """The frames after which the steps of a tape begin, but for a last one that is cut short."""
+    whole = (len(tape.frames) + -tape.phase % repeat) // repeat
+    return tapes.step_ends(tape, repeat)[:whole].tolist()
 
 
 def _tapes(env: str, held: Held) -> list[Tape]:
@@ -136,6 +142,10 @@ def _tapes(env: str, held: Held) -> list[Tape]:
     if theirs != env:
         raise DemonstrationError(f"{name} shows {theirs}, the agent plays {env}")
     found = [episode.tape for episode in held.episodes if episode.tape is not None]
+    if any(tape.variant != STANDARD for tape in found):
+        raise DemonstrationError(
+            f"{name} was played in another mode or difficulty of the game than the agent plays"
+        )
     if not found:
         raise DemonstrationError(
             f"{name} has no tapes to replay, so no human starts: record or import it anew"
@@ -163,7 +173,8 @@ def _evaluation(
     top = max(played, key=lambda episode: episode.score)
     curves = {"agent": Trace.of(np.asarray(top.rewards), repeat)}
     if episodes := [episode for held in demos for episode in held.episodes]:
-        curves["expert"] = Trace.of(episodes[best(episodes)].rewards, repeat)
+        expert = episodes[best(episodes)]
+        curves["expert"] = Trace.of(expert.rewards, repeat, expert.tape.phase if expert.tape else 0)
     scores = np.array([episode.score for episode in played])
     steps = np.array([episode.steps for episode in played], np.int64)
     return Evaluation(conditions, scores, steps, curves)

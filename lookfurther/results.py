@@ -67,12 +67,16 @@ class Trace:
     returns: np.ndarray  # [n] float64
 
     @classmethod
-    def of(cls, rewards: np.ndarray, repeat: int = 1) -> Trace:
-        """The trace of rewards that came every `repeat` frames: start, changes and end."""
+    def of(cls, rewards: np.ndarray, repeat: int = 1, phase: int = 0) -> Trace:
+        """The trace of rewards that came every `repeat` frames: start, changes and end.
+
+        The first came after `phase` frames, where that is not 0.
+        """
         returns = np.concatenate([[0.0], np.cumsum(np.asarray(rewards, np.float64))])
         kept = np.flatnonzero(np.concatenate([[True], np.diff(returns) != 0]))
         kept = np.union1d(kept, [len(returns) - 1])
-        return cls(kept * repeat, returns[kept])
+        frames = np.maximum(kept * repeat - -phase % repeat, 0)
+        return cls(frames, returns[kept])
 
 
 @dataclass(frozen=True)

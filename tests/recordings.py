@@ -20,6 +20,7 @@ FRAMES = 320
 # Frame, address and value of RAM writes that change what is met, and so the rewards; what a
 # checkpoint holds of that is enough to bring it about again.
 ONE, TWO = (50, 43, 90), (175, 21, 90)
+AGAIN = (290, 21, 90)  # the same byte before the next checkpoint, as another ROM would change it
 
 
 def indices(frames: int = FRAMES, seed: int = 3) -> np.ndarray:

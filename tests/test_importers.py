@@ -19,8 +19,10 @@ import h5py
 import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.utils import RecordConstructorArgs
 
 from lookfurther.config import Environment
+from lookfurther.demos.align import done
 from lookfurther.demos.collect import collect
 from lookfurther.demos.episodes import Episode
 from lookfurther.demos.importers import Imported, openai, read, sequences
@@ -29,7 +31,7 @@ from lookfurther.demos.tapes import unroll
 from lookfurther.demos.verify import verify
 from lookfurther.envs.emulator import shrink
 from lookfurther.errors import DemonstrationError
-from tests.recordings import FRAMES, GAME, ONE, OWN, TWO, recording, write_demo
+from tests.recordings import AGAIN, FRAMES, GAME, ONE, OWN, TWO, recording, write_demo
 
 pytest.importorskip("ale_py")
 
@@ -64,7 +66,7 @@ def plain() -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("writes", "frames"),
-    [([], set()), ([ONE], {100}), ([ONE, TWO], {100, 200})],
+    [([], set()), ([ONE], {100}), ([ONE, TWO, AGAIN], {100, 200, 300})],
     ids=["none", "first", "every"],
 )
 def test_ram_is_repaired_as_often_as_it_takes(tmp_path: Path, writes: list, frames: set) -> None:
@@ -78,6 +80,9 @@ def test_ram_is_repaired_as_often_as_it_takes(tmp_path: Path, writes: list, fram
     assert episode.audit is not None
     assert episode.audit.recorded == episode.score
     assert episode.audit.compared == FRAMES
+    counts = {"ram": 3 - len(frames), "ram_repaired": len(frames)}
+    checks = {"score": 1, "rewards": FRAMES} | {name: n for name, n in counts.items() if n}
+    assert episode.audit.checks == checks
 
 
 def test_rewards_may_be_listed_a_frame_late(tmp_path: Path, plain: dict) -> None:
@@ -432,6 +437,48 @@ def test_processed_planes_and_no_ops_are_found_again(tmp_path, monkeypatch) -> N
     assert episode.tape is not None
     assert len(episode.tape.frames) == 4 * (5 + STEPS)
     assert (episode.tape.frames[:20] == 0).all()
+
+
+class AtariPreprocessing(gymnasium.Wrapper, RecordConstructorArgs):
+    """Gymnasium's wrapper of this name, as far as it decides actions: its own needs OpenCV."""
+
+    def __init__(self, env: gymnasium.Env, noop_max: int = 30, frame_skip: int = 4) -> None:
+        RecordConstructorArgs.__init__(self, noop_max=noop_max, frame_skip=frame_skip)
+        super().__init__(env)
+        self.noop_max, self.frame_skip = noop_max, frame_skip
+        self.observation_space = gymnasium.spaces.Box(0, 255, (84, 84), np.uint8)
+
+    def reset(self, **options: Any) -> Any:
+        screen, info = self.env.reset(**options)
+        for _ in range(self.unwrapped.np_random.integers(1, self.noop_max + 1)):
+            screen, *_ = self.env.step(0)
+        return shrink(screen.mean(-1).astype(np.uint8)), info
+
+    def step(self, action: Any) -> Any:
+        total, screen, ends = 0.0, np.zeros(0), (False, False)
+        for _ in range(self.frame_skip):
+            screen, reward, *ends, _ = self.env.step(action)
+            total += float(reward)
+            if any(ends):
+                break
+        return shrink(screen.mean(-1).astype(np.uint8)), total, *ends, {}
+
+
+@quiet
+def test_steps_begin_where_the_no_ops_of_atari_preprocessing_end(tmp_path, monkeypatch) -> None:
+    """However many those were: every step is one action, and doing them gives the score."""
+    env = AtariPreprocessing(atari(frameskip=1), noop_max=30)
+    path = stored(tmp_path, monkeypatch, env, jpeg_encoding=False)
+    imported = read(path)
+    episode = sound(imported, only(imported).score)
+    assert episode.tape is not None
+    noops = len(episode.tape.frames) - 4 * STEPS
+    assert noops % 4
+    assert episode.tape.phase == noops % 4
+    assert episode.audit is not None
+    assert episode.audit.ambiguous == 0
+    assert episode.audit.checks == {"rewards": STEPS, "end": 1, "last_picture": 1}
+    assert done(episode, GAME, 4) == episode.score > 0
 
 
 @quiet

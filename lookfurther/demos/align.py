@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lookfurther.demos.episodes import Audit, Episode, Tape
-from lookfurther.demos.tapes import PAD, blocks, cut, held, play, unroll
-from lookfurther.envs.emulator import Emulator, console, game_of, switch_on
+from lookfurther.demos.tapes import PAD, blocks, cut, emulator_of, held, play, step_ends, unroll
+from lookfurther.envs.emulator import console, game_of, switch_on
 from lookfurther.errors import DemonstrationError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def done(episode: Episode, env: str, repeat: int) -> float:
     """The score of whoever does in every step what the episode says."""
     if episode.tape is None:
         return episode.score
-    emulator = Emulator(env, repeat, seed=episode.tape.seed)
+    emulator = emulator_of(episode.tape, env, repeat)
     ids = np.array(emulator.legal)[episode.actions]
     return sum(play(held(episode.tape, ids, repeat), emulator))
 
@@ -131,7 +131,7 @@ def retrace(tape: Tape, env: str, repeat: int, report: Report | None = None) -> 
             report(end, follower.steps)
     _, (way, *_) = marks[-1]
     whole = held(tape, way.actions(), repeat)
-    return cut(whole, sum(1 for _ in play(whole, Emulator(env, repeat, seed=tape.seed))))
+    return cut(whole, sum(1 for _ in play(whole, emulator_of(tape, env, repeat))))
 
 
 class Follower:
@@ -139,13 +139,14 @@ class Follower:
 
     def __init__(self, tape: Tape, env: str, repeat: int) -> None:
         self.guide = guide_of(tape, env, repeat)
-        self.blocks = blocks(tape.frames, repeat)
-        self.steps, self.repeat = len(self.blocks), repeat
+        self.blocks = blocks(tape.frames, repeat, tape.phase)
+        self.ends = step_ends(tape, repeat).tolist()
+        self.steps = len(self.blocks)
         self.writes: dict[int, list[tuple[int, int]]] = {}
         for frame, address, value in tape.writes.tolist():
             self.writes.setdefault(frame, []).append((address, value))
         self._ale = console(seed=tape.seed)
-        switch_on(self._ale, game_of(env))
+        switch_on(self._ale, game_of(env), tape.variant)
 
     def start(self) -> Way:
         return Way(0, self._ale.cloneState(), 0.0, ())
@@ -161,8 +162,7 @@ class Follower:
     def _reached(self, ways: list[Way], actions: list[int], step: int) -> Iterator[Reached]:
         """What each action leads to from each way, but for games that end before the human's."""
         ale, last = self._ale, step + 1 == self.steps
-        first = step * self.repeat
-        frames = range(first, first + int((self.blocks[step] != PAD).sum()))
+        frames = range(self.ends[step], self.ends[step + 1])
         for way in ways:
             for action in actions:
                 ale.restoreState(way.state)
@@ -178,11 +178,11 @@ class Follower:
 
 def guide_of(tape: Tape, env: str, repeat: int) -> Guide:
     """The human's game, played again."""
-    emulator, length = Emulator(env, repeat, seed=tape.seed), len(tape.frames)
+    emulator, ends = emulator_of(tape, env, repeat), set(step_ends(tape, repeat).tolist())
     points, rows = 0.0, [(emulator.ram(), 0.0, emulator.lives)]
     for i, reward in enumerate(play(tape, emulator), 1):
         points += reward
-        if i % repeat == 0 or i == length:
+        if i in ends:
             rows.append((emulator.ram(), points, emulator.lives))
     ram, scores, lives = zip(*rows, strict=True)
     ram = np.array(ram, np.int16)

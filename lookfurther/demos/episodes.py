@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lookfurther.envs.emulator import STANDARD, Variant
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import BEST, END, FIRST, TERMINAL, TRUNCATED, Chunk, Spec
 
 ACTIONS, RAM = 18, 128  # of the Atari emulator: action ids, bytes
+# What a replay may be compared in. RAM is compared at a recording's checkpoints; those at which
+# bytes were written instead are counted as repaired.
+CHECKS = ("score", "rewards", "end", "observations", "last_picture", "ram", "ram_repaired")
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,8 @@ class Tape:
     writes: np.ndarray = field(default_factory=lambda: np.zeros((0, 3), np.int32))
     # [n, 3] int32 (frame, address, value): RAM bytes written just before that frame
     seed: int = 0  # of the emulator; matters with sticky actions only
+    phase: int = 0  # frames of the first step, where that is shorter than the others
+    variant: Variant = STANDARD
 
     def __post_init__(self) -> None:
         frames, writes = self.frames, self.writes
@@ -34,18 +40,23 @@ class Tape:
             raise DemonstrationError("a tape's RAM writes must be in the order of their frames")
         if not -(2**31) <= self.seed < 2**31:
             raise DemonstrationError(f"a tape's seed must fit 32 bits, {self.seed} does not")
+        if not 0 <= self.phase < 2**31:
+            raise DemonstrationError(f"a tape's phase must be 0 or more, not {self.phase}")
 
 
 @dataclass(frozen=True)
 class Audit:
     """What an import or a verification found."""
 
-    verified: bool  # replayed, and equal in every plane and reward
+    verified: bool  # replayed, and equal in all that was compared
     recorded: float | None  # the score the source claims
     replayed: float | None  # the score the replay gave
-    compared: int  # planes compared, or frames replayed
+    compared: int  # steps or frames that were played until the end or the first difference
     ambiguous: int  # steps whose frames held more than one action
     mismatch: str  # "" or the first difference, in words
+    checks: dict[str, int] = field(default_factory=dict)
+    # how many of each of CHECKS were found equal; empty where a set of an older version does not
+    # say what was compared
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,13 @@ import importlib.metadata
 import json
 import math
 import types
+from dataclasses import MISSING
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from lookfurther.config import Environment
 from lookfurther.demos.episodes import Audit, Episode
 from lookfurther.demos.metadata import parse_json
+from lookfurther.envs.emulator import STANDARD, Variant
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import Spec
 
@@ -38,6 +40,8 @@ class Reel(NamedTuple):
     length: int  # frames
     writes: tuple[tuple[int, ...], ...]  # (frame, address, value)
     seed: int
+    phase: int = 0  # frames of a shorter first step
+    variant: Variant = STANDARD
 
 
 class Shown(NamedTuple):
@@ -115,7 +119,8 @@ def shown(episode: Episode, digests: dict[str, str]) -> Shown:
     tape = episode.tape
     reel = None
     if tape is not None:
-        reel = Reel(len(tape.frames), tuple(map(tuple, tape.writes.tolist())), tape.seed)
+        writes = tuple(map(tuple, tape.writes.tolist()))
+        reel = Reel(len(tape.frames), writes, tape.seed, tape.phase, tape.variant)
     return Shown(
         steps=len(episode),
         score=episode.score,
@@ -146,6 +151,18 @@ def fits(name: str, description: Description, spec: Spec, environment: Environme
             raise DemonstrationError(
                 f"{name} was made with {word} {made:g}, the training environment has {wanted:g}"
             )
+    for facts in description.episodes:
+        _fits_variant(name, facts.reel.variant if facts.reel else STANDARD)
+
+
+def _fits_variant(name: str, variant: Variant) -> None:
+    """Refuse what was played in a variant of the game that the vector environment cannot play."""
+    for word, made in variant._asdict().items():
+        if made is not None:
+            raise DemonstrationError(
+                f"{name} was made with {word} {made} of the game, the training environment has the"
+                f" {word} it starts with: use demonstrations of that"
+            )
 
 
 def same(name: str, one: Description, other: Description) -> None:
@@ -166,8 +183,16 @@ def _plain(value: Any) -> Any:
     return [_plain(x) for x in value] if isinstance(value, tuple) else value
 
 
+def _optional(kind: Any) -> set[str]:
+    """The fields of a record that sets of older versions lack."""
+    if dataclasses.is_dataclass(kind):
+        return {f.name for f in dataclasses.fields(kind) if f.default_factory is not MISSING}
+    return set(kind._field_defaults)
+
+
 def _typed(kind: Any, value: Any, path: str) -> Any:
-    """Plain data as the type `kind` says, with nothing missing, added or of another type."""
+    """Plain data as the type `kind` says: nothing added or of another type, nothing missing
+    but what older versions did not write."""
     arguments = get_args(kind)
     if isinstance(kind, types.UnionType):  # of a type and None
         return None if value is None else _typed(arguments[0], value, path)
@@ -177,7 +202,7 @@ def _typed(kind: Any, value: Any, path: str) -> Any:
         return {name: _typed(arguments[1], x, path) for name, x in value.items()}
     if hasattr(kind, "__annotations__") and isinstance(value, dict):
         hints = get_type_hints(kind)
-        if set(value) != set(hints):
+        if not set(hints) - _optional(kind) <= set(value) <= set(hints):
             raise ValueError(f"{path or 'it'} must have {', '.join(hints)}")
         return kind(**{name: _typed(hints[name], x, name) for name, x in value.items()})
     if kind is float and type(value) is int and abs(value) < 2**53:

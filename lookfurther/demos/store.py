@@ -173,7 +173,7 @@ def _arrays(episode: Episode, repeat: int) -> dict[str, np.ndarray]:
     }
     if episode.tape is None:
         return arrays
-    frames = blocks(episode.tape.frames, repeat)
+    frames = blocks(episode.tape.frames, repeat, episode.tape.phase)
     if len(frames) != steps:
         raise DemonstrationError(f"a tape of {len(frames)} steps cannot be an episode of {steps}")
     return arrays | {FRAMES: np.concatenate([np.full_like(frames[:1], PAD), frames])}
@@ -191,6 +191,8 @@ def _read(path: Path, description: Description) -> list[Episode]:
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(FIELDS, (facts.steps,))
         shapes["observations"] = (facts.steps + 1, *spec.plane)
         if facts.reel is not None:
+            if not 0 <= facts.reel.phase < repeat:
+                raise ValueError(f"a phase cannot be {facts.reel.phase}")
             shapes[FRAMES] = (facts.steps + 1, repeat)
         kinds = FIELDS | {"observations": np.dtype(spec.dtype).kind, FRAMES: "u"}
         expected.append({f: Expected(shapes[f], kinds[f], facts.digests[f]) for f in shapes})
@@ -202,9 +204,13 @@ def _episode(arrays: dict[str, np.ndarray], facts: Shown) -> Episode:
     """An episode from Minari's arrays and our facts, which must agree."""
     tape = None
     if facts.reel is not None:
-        frames = arrays[FRAMES][1:].reshape(-1)[: facts.reel.length]
-        writes = np.array(facts.reel.writes, np.int32).reshape(-1, 3)
-        tape = Tape(frames, writes, facts.reel.seed)
+        length, writes, seed, phase, variant = facts.reel
+        rows = arrays[FRAMES][1:]
+        missing = -phase % rows.shape[1]  # frames before the first of a shorter first step
+        frames = rows.reshape(-1)[missing : missing + length]
+        if not np.array_equal(blocks(frames, rows.shape[1], phase), rows):
+            raise ValueError(f"its frames are not {length} in steps of phase {phase}")
+        tape = Tape(frames, np.array(writes, np.int32).reshape(-1, 3), seed, phase, variant)
     episode = Episode(
         planes=arrays["observations"],
         actions=arrays["actions"].astype(np.int64),

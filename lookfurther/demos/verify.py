@@ -10,7 +10,7 @@ import numpy as np
 
 from lookfurther.config import Environment
 from lookfurther.demos.episodes import Audit, Episode, Tape
-from lookfurther.demos.tapes import choices, play
+from lookfurther.demos.tapes import choices, emulator_of, play, step_ends
 from lookfurther.envs.blueprint import Blueprint, find
 from lookfurther.envs.emulator import FUSED, Emulator
 from lookfurther.envs.lanes import Lane
@@ -30,7 +30,7 @@ def verify(episode: Episode, spec: Spec, environment: Environment) -> Audit:
     """Replay an episode from its tape or its seed, and compare."""
     ambiguous = 0
     if episode.tape is not None:
-        emulator = Emulator(spec.env, environment.repeat, environment.sticky, episode.tape.seed)
+        emulator = emulator_of(episode.tape, spec.env, environment.repeat, environment.sticky)
         actions, ambiguous = choices(episode.tape, emulator)
         if not np.array_equal(actions, episode.actions):
             fault = "its actions are not those of its tape's frames"
@@ -55,7 +55,9 @@ def _compare(episode: Episode, replay: Iterator[Played], ambiguous: int) -> Audi
             compared += 1
     if not mismatch and t < len(episode):
         mismatch = f"the replay ends after step {t}, the recording has {len(episode)}"
-    return Audit(not mismatch, episode.score, score, compared, ambiguous, mismatch)
+    equal = {"rewards": len(episode), "end": 1, "observations": len(episode) + 1}
+    checks = {} if mismatch else equal
+    return Audit(not mismatch, episode.score, score, compared, ambiguous, mismatch, checks)
 
 
 def _difference(episode: Episode, t: int, played: Played) -> str:
@@ -78,10 +80,11 @@ def _difference(episode: Episode, t: int, played: Played) -> str:
 def _emulated(tape: Tape, emulator: Emulator) -> Iterator[Played]:
     """An Atari episode, in steps of `repeat` frames."""
     yield Played(_planes(emulator), 0.0, False)
+    ends = set(step_ends(tape, emulator.repeat).tolist())
     reward = 0.0
     for i, more in enumerate(play(tape, emulator), 1):
         reward += more
-        if i % emulator.repeat == 0 or i == len(tape.frames) or emulator.over:
+        if i in ends or emulator.over:
             yield Played(_planes(emulator), reward, emulator.over)
             reward = 0.0
 

@@ -11,9 +11,10 @@ import math
 import platform
 import struct
 import zlib
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -36,7 +37,17 @@ MEANINGS = (
 # a hundred thousand, exactly between two grey values, falls to the other side.
 FUSED = platform.machine().lower() in ("aarch64", "arm64")
 
-HEAD = struct.Struct("<II")  # of a state: frames, bytes of the picture under way
+HEAD = struct.Struct("<III")  # of a state: frames, phase, bytes of the picture under way
+
+
+class Variant(NamedTuple):
+    """Which of a cartridge's games is played; None is the one it starts with."""
+
+    mode: int | None = None
+    difficulty: int | None = None
+
+
+STANDARD = Variant()  # what the vector environment plays
 
 
 class Emulator:
@@ -44,16 +55,25 @@ class Emulator:
 
     A picture is the brighter of the last two frames of a step, pixel by pixel. A step that ends
     early, because the game is over, adds to the picture before it what it had come to show.
+    With a `phase` the first step after power-on is shorter: it has that many frames.
     """
 
-    def __init__(self, env: str, repeat: int = 4, sticky: float = 0.0, seed: int = 0) -> None:
-        self.game, self.repeat = game_of(env), repeat
+    def __init__(
+        self,
+        env: str,
+        repeat: int = 4,
+        sticky: float = 0.0,
+        seed: int = 0,
+        phase: int = 0,
+        variant: Variant = STANDARD,
+    ) -> None:
+        self.game, self.repeat, self.phase, self.variant = game_of(env), repeat, phase, variant
         self._ale = console(sticky, seed)
         self.reset()
 
     def reset(self) -> np.ndarray:
         """Switch the power off and on: the same start whatever was played before."""
-        switch_on(self._ale, self.game)
+        switch_on(self._ale, self.game, self.variant)
         self.frames = 0
         self._picture = self._ale.getScreenGrayscale()
         self._begun = np.zeros(0, np.uint8)  # the step's last frame but one, once it is there
@@ -82,7 +102,7 @@ class Emulator:
         """One emulator frame under an action of 0 ... 17; the raw reward."""
         reward = self._ale.act(action)
         self.frames += 1
-        left = -self.frames % self.repeat
+        left = (self.phase - self.frames) % self.repeat
         if left < 2 and not self.over:
             seen = self._ale.getScreenGrayscale()
             if left == 1:
@@ -123,7 +143,7 @@ class Emulator:
 
         The action that sticky actions may repeat is missing: ale-py does not give it.
         """
-        head = HEAD.pack(self.frames, self._begun.size)
+        head = HEAD.pack(self.frames, self.phase, self._begun.size)
         inner = self._ale.cloneState(include_rng=True).serialize()
         whole = b"".join((head, self._picture.tobytes(), self._begun.tobytes(), inner))
         return zlib.compress(whole, 1)
@@ -136,7 +156,7 @@ class Emulator:
         from ale_py import ALEState
 
         whole = zlib.decompress(state)
-        self.frames, begun = HEAD.unpack_from(whole)
+        self.frames, self.phase, begun = HEAD.unpack_from(whole)
         pictures = np.frombuffer(whole, np.uint8, self._picture.size + begun, HEAD.size)
         shape = self._picture.shape
         self._picture = pictures[: self._picture.size].reshape(shape)
@@ -155,10 +175,33 @@ def console(sticky: float = 0.0, seed: int = 0) -> ALEInterface:
     return ale
 
 
-def switch_on(ale: ALEInterface, game: str) -> None:
+def switch_on(ale: ALEInterface, game: str, variant: Variant = STANDARD) -> None:
     """Put a game in and begin: the same start whatever was played before."""
     ale.loadROM(rom(game))  # a mere reset_game keeps some games' RAM
+    mode, difficulty = variant
+    if mode is not None:
+        _check_choice(game, "mode", mode, ale.getAvailableModes())
+        ale.setMode(mode)
+    if difficulty is not None:
+        _check_choice(game, "difficulty", difficulty, ale.getAvailableDifficulties())
+        ale.setDifficulty(difficulty)
     ale.reset_game()
+
+
+def _check_choice(game: str, name: str, value: int, choices: Sequence[int]) -> None:
+    if value not in choices:
+        known = ", ".join(map(str, choices))
+        raise ConfigError(f"{game} has no {name} {value}: it has {known}")
+
+
+def variant_of(game: str, mode: int | None, difficulty: int | None) -> Variant:
+    """A variant in which None stands for what a game starts with: its first mode, difficulty 0."""
+    if mode is None and difficulty is None:
+        return STANDARD
+    ale = console()
+    ale.loadROM(rom(game))
+    first = ale.getAvailableModes()[0]
+    return Variant(None if mode == first else mode, difficulty or None)
 
 
 def game_of(env: str) -> str:

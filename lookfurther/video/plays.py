@@ -86,7 +86,7 @@ def repeat(episode: Episode, scene: Scene, name: str) -> Iterator[Shot]:
 
 def _taped(tape: tapes.Tape, scene: Scene) -> Iterator[Shot]:
     how = scene.environment
-    emulator = Emulator(scene.spec.env, how.repeat, how.sticky, tape.seed)
+    emulator = tapes.emulator_of(tape, scene.spec.env, how.repeat, how.sticky)
     yield Shot(0.0, emulator.screen, False, emulator.lives)
     for reward in tapes.play(tape, emulator):
         over = emulator.over or emulator.frames == len(tape.frames)

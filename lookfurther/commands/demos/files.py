@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +18,7 @@ from lookfurther.demos import importers, sets, store
 from lookfurther.demos.episodes import Episode
 from lookfurther.demos.facts import same
 from lookfurther.demos.importers import Imported, sequences
+from lookfurther.demos.tapes import ambiguous
 from lookfurther.errors import ConfigError, DemonstrationError
 
 SUFFIXES = (".demo", ".npz", ".hdf5")
@@ -79,7 +81,7 @@ def import_files(options: ImportOptions) -> int:
         _alike(paths[0], found[0], path, imported)
         for i, episode in enumerate(imported.episodes):
             label = path.name if len(imported.episodes) == 1 else f"{path.name}, episode {i}"
-            print(audited(label, episode), flush=True)
+            print(audited(label, episode) + _gained(episode, imported.environment), flush=True)
     episodes = [episode for one in found for episode in one.episodes]
     spec, environment = found[0].spec, found[0].environment
     place = store.save(name, episodes, spec, f"import of {_some(paths)}", environment=environment)
@@ -110,6 +112,15 @@ def _alike(first: Path, one: Imported, path: Path, other: Imported) -> None:
         )
 
 
+def _gained(episode: Episode, environment: Environment) -> str:
+    """How many more steps would hold several actions if the first step was a whole one."""
+    tape = episode.tape
+    if tape is None or tape.phase == 0:
+        return ""
+    several = ambiguous(dataclasses.replace(tape, phase=0), environment.repeat)
+    return f"; {plural(several, 'ambiguous block')} at phase 0"
+
+
 def _some(paths: Sequence[Path]) -> str:
     """A few names, and how many more there are."""
     names = ", ".join(path.name for path in paths[:3])
@@ -136,6 +147,8 @@ def export(options: ExportOptions) -> int:
             f"{name} is of {description.spec.env}, and only Atari episodes are action sequences:"
             f" {sets.place(name)} is a Minari dataset, to be copied as it is"
         )
+    if description.origin.sticky:
+        raise DemonstrationError(f"{name} has sticky actions, which no action sequence can say")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for i, episode in enumerate(episodes):
         out = options.out

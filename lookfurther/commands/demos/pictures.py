@@ -13,9 +13,8 @@ from lookfurther.commands.demos.words import plural, sized
 from lookfurther.config import Environment
 from lookfurther.demos.episodes import Episode
 from lookfurther.demos.sets import Held
-from lookfurther.demos.tapes import play
+from lookfurther.demos.tapes import emulator_of, play, step_ends
 from lookfurther.envs.blueprint import Blueprint, find
-from lookfurther.envs.emulator import Emulator
 from lookfurther.envs.lanes import Lane
 from lookfurther.errors import DemonstrationError
 from lookfurther.printable import printable
@@ -41,8 +40,8 @@ def _emulated(
     """From the emulator: the brighter of a step's last two frames, as many sprites flicker."""
     tape, repeat = episode.tape, environment.repeat
     assert tape is not None
-    emulator = Emulator(spec.env, repeat, environment.sticky, tape.seed)
-    ends = {min(step * repeat, len(tape.frames)) for step in steps}
+    emulator = emulator_of(tape, spec.env, repeat, environment.sticky)
+    ends = set(step_ends(tape, repeat)[np.asarray(steps)].tolist())
     before = emulator.screen()
     if 0 in ends:
         yield before

@@ -103,6 +103,9 @@ def summary(held: sets.Held) -> dict[str, Any]:
                 "seed": e.seed,
                 "frames": e.reel.length if e.reel else None,
                 "ram_writes": len(e.reel.writes) if e.reel else None,
+                "phase": e.reel.phase if e.reel else None,
+                "mode": e.reel.variant.mode if e.reel else None,
+                "difficulty": e.reel.variant.difficulty if e.reel else None,
                 "audit": asdict(e.audit) if e.audit else None,
             }
             for e in shown
@@ -137,10 +140,21 @@ def _origin(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if how["game"]:
         sticky = f"sticky actions {how['sticky']:g}" if how["sticky"] else "no sticky actions"
         lines.append(("game", f"{how['game']}, ROM {how['rom'][:12]}"))
-        lines.append(("played", f"{how['repeat']} frames a step, {sticky}"))
+        lines.append(("played", f"{how['repeat']} frames a step, {sticky}{_variants(facts)}"))
     if how["wrappers"]:
         lines.append(("wrappers", ", ".join(how["wrappers"])))
     return lines
+
+
+def _variants(facts: dict[str, Any]) -> str:
+    """The modes and difficulties that were played other than those a game starts with."""
+    chosen = {
+        f", {word} {e[word]}"
+        for word in ("mode", "difficulty")
+        for e in facts["episodes"]
+        if e[word] is not None
+    }
+    return "".join(sorted(chosen, reverse=True))
 
 
 def _episodes(description: Description, best: int) -> str:
@@ -151,6 +165,7 @@ def _episodes(description: Description, best: int) -> str:
         mark = "best" if i == best else ""
         writes = len(e.reel.writes) if e.reel else 0
         replay = found(e.audit) + (f", {plural(writes, 'RAM write')}" if writes else "")
-        rows.append((str(i), number(e.score), f"{e.steps:,}", end, verified, mark, replay))
-    head = ("episode", "return", "steps", "end", "verified", "", "replay")
-    return table(head, rows, ">>><<<<")
+        size = number(e.score), f"{e.steps:,}", str(e.reel.phase) if e.reel else "-"
+        rows.append((str(i), *size, end, verified, mark, replay))
+    head = ("episode", "return", "steps", "phase", "end", "verified", "", "replay")
+    return table(head, rows, ">>>><<<<")

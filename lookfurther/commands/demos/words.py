@@ -54,12 +54,29 @@ def found(audit: Audit | None) -> str:
     if audit.mismatch:
         return printable(audit.mismatch, LONGEST_MESSAGE)
     several = f", {plural(audit.ambiguous, 'ambiguous block')}" if audit.ambiguous else ""
-    return f"equal in {audit.compared:,} comparisons{several}"
+    return f"equal: {compared(audit.checks)}{several}"
+
+
+def compared(checks: Mapping[str, int]) -> str:
+    """What a replay was found equal in; sets of older versions do not say."""
+    known = {
+        "score": "score",
+        "rewards": plural(checks.get("rewards", 0), "reward"),
+        "end": "end",
+        "observations": plural(checks.get("observations", 0), "observation"),
+        "last_picture": "last picture",
+        "ram": f"RAM at {plural(checks.get('ram', 0), 'checkpoint')}",
+        "ram_repaired": f"(RAM repaired at {plural(checks.get('ram_repaired', 0), 'checkpoint')})",
+    }
+    return ", ".join(word for name, word in known.items() if name in checks) or (
+        "unknown in what, the set is of an older version"
+    )
 
 
 def audited(label: str, episode: Episode) -> str:
     """One episode and its audit on a line."""
-    return f"{printable(label)}: {sized(episode)}; {found(episode.audit)}"
+    phase = f", phase {episode.tape.phase}" if episode.tape else ""
+    return f"{printable(label)}: {sized(episode)}{phase}; {found(episode.audit)}"
 
 
 def sized(episode: Episode) -> str:

@@ -15,10 +15,10 @@ from lookfurther.demos.importers import Imported
 from lookfurther.demos.importers.foreign import Facts, Raw, episodes, read_facts
 from lookfurther.demos.metadata import LARGEST
 from lookfurther.demos.sets import trusted
-from lookfurther.demos.tapes import ambiguous, cut, play, unroll
+from lookfurther.demos.tapes import ambiguous, cut, play, unroll, with_best_phase
 from lookfurther.demos.verify import verify
 from lookfurther.envs import describe
-from lookfurther.envs.emulator import Emulator, shrink
+from lookfurther.envs.emulator import STANDARD, Emulator, Variant, game_of, shrink, variant_of
 from lookfurther.errors import DemonstrationError, LookFurtherError
 from lookfurther.types import Spec
 
@@ -105,13 +105,19 @@ def _gymnasium(raw: Raw, spec: Spec, environment: Environment, facts: Facts) -> 
     if facts.jpeg:
         raise DemonstrationError("its observations are JPEG, and only Atari games can mend that")
     planes = raw.observations(0, len(raw.actions) + 1)
-    if len(facts.shape) == 3 and environment.layout == "hwc":
+    if planes.ndim == 4 and environment.layout == "hwc":
         planes = planes.transpose(0, 3, 1, 2)
-    if planes.size != len(planes) * int(np.prod(spec.plane)):
+    if planes.ndim == 3:
+        planes = planes[:, None]
+    if planes.shape[1:] != spec.plane:
         raise DemonstrationError(
             f"its observations are {facts.shape}, {spec.env} shows {spec.plane}"
         )
-    planes = np.ascontiguousarray(planes.reshape(-1, *spec.plane), spec.dtype)
+    if spec.dtype == "uint8" and planes.dtype.kind not in "iu":
+        raise DemonstrationError(
+            f"its observations are {planes.dtype}, {spec.env} shows whole numbers"
+        )
+    planes = np.ascontiguousarray(planes, spec.dtype)
     rewards = raw.rewards.astype(np.float32)
     episode = Episode(planes, raw.actions, rewards, raw.terminal, raw.seed)
     return replace(episode, audit=verify(episode, spec, environment))
@@ -122,31 +128,51 @@ def _atari(raw: Raw, facts: Facts, spec: Spec, environment: Environment) -> Epis
 
     That makes whole what JPEG, another size or a missing frame has spoilt.
     """
-    tape = _tape(raw, facts, spec.env)
-    if tape is None:
-        return _converted(raw, spec, "its actions do not lead to its rewards and pictures")
-    episode = unroll(tape, spec.env, environment.repeat, environment.sticky)
-    several = ambiguous(tape, environment.repeat)
-    score = float(raw.rewards.sum())
-    audit = Audit(True, score, episode.score, len(tape.frames), several, "")
-    return replace(episode, audit=audit)
-
-
-def _tape(raw: Raw, facts: Facts, env: str) -> Tape | None:
-    """The frames that give the stored rewards and the last picture, after 0 ... 30 no-ops."""
+    variant = variant_of(game_of(spec.env), facts.mode, facts.difficulty)
     seed = 0
     if raw.seed is not None:  # as ale-py's own environment draws it
         seed = int(np.random.SeedSequence(raw.seed).generate_state(2)[1].astype(np.int32))
-    emulator = Emulator(env, 1, facts.sticky, seed)
+    emulator = Emulator(spec.env, 1, facts.sticky, seed, variant=variant)
+    ids = _action_ids(raw, facts, emulator)
+    tape = _tape(ids, raw, facts, Tape(ids[:0], seed=seed, variant=variant), emulator)
+    if tape is None:
+        fault = "its actions do not lead to its rewards and pictures"
+        played = f"{fault}, played with {facts.frames} frames a step{_words(variant)}"
+        if variant != STANDARD or facts.frames != environment.repeat:
+            raise DemonstrationError(f"{played}, which its pictures alone cannot say")
+        actions = np.searchsorted(emulator.legal, ids)
+        return _converted(raw._replace(actions=actions), facts, spec, fault)
+    tape = with_best_phase(tape, environment.repeat)
+    episode = unroll(tape, spec.env, environment.repeat, environment.sticky)
+    several = ambiguous(tape, environment.repeat)
+    score = float(raw.rewards.sum())
+    checks = {"rewards": len(raw.rewards), "end": 1, "last_picture": 1}
+    audit = Audit(True, score, episode.score, len(tape.frames), several, "", checks)
+    return replace(episode, audit=audit)
+
+
+def _words(variant: Variant) -> str:
+    chosen = variant._asdict().items()
+    return "".join(f", {word} {value}" for word, value in chosen if value is not None)
+
+
+def _action_ids(raw: Raw, facts: Facts, emulator: Emulator) -> np.ndarray:
+    """The emulator's id of each step's action, [T] uint8."""
     sets = {len(ids): ids for ids in (emulator.legal, emulator.actions)}
     if facts.actions not in sets:
-        raise DemonstrationError(f"{env} has {min(sets)} actions of its own, not {facts.actions}")
-    own = sets[facts.actions]
-    steps = np.repeat(np.array(own, np.uint8)[raw.actions], facts.frames)
+        raise DemonstrationError(
+            f"{emulator.game} has {min(sets)} actions of its own, not {facts.actions}"
+        )
+    return np.array(sets[facts.actions], np.uint8)[raw.actions]
+
+
+def _tape(ids: np.ndarray, raw: Raw, facts: Facts, blank: Tape, emulator: Emulator) -> Tape | None:
+    """The frames that give the stored rewards and the last picture, after 0 ... 30 no-ops."""
+    steps = np.repeat(ids, facts.frames)
     last = raw.observations(len(raw.actions), len(raw.actions) + 1)[0]
     for noops in range(NOOPS + 1):
         lead = np.zeros(noops * facts.noop, np.uint8)
-        tape = Tape(np.concatenate([lead, steps]), seed=seed)
+        tape = replace(blank, frames=np.concatenate([lead, steps]))
         if noops:
             emulator.reset()
         if (length := _reproduced(tape, len(lead), raw, facts.frames, emulator)) and (
@@ -178,7 +204,7 @@ def _near(last: np.ndarray, emulator: Emulator, facts: Facts) -> bool:
     if last.shape == screen.shape:
         distance = np.abs(last.astype(float) - screen)
         return bool(distance.max() == 0 if not facts.jpeg else distance.mean() <= NEAR)
-    plane = _newest(last)
+    plane = _newest(last, facts)
     return bool(np.abs(plane.astype(float) - shrink(_grey(screen))).mean() <= NEAR)
 
 
@@ -186,24 +212,33 @@ def _grey(colours: np.ndarray) -> np.ndarray:
     return np.rint(colours @ np.array(LUMA)).astype(np.uint8)
 
 
-def _newest(observation: np.ndarray) -> np.ndarray:
+def _newest(observation: np.ndarray, facts: Facts) -> np.ndarray:
     """The [84, 84] plane of one observation: of a screen, a plane or a stack of planes."""
-    if observation.ndim == 3 and observation.shape[1:] == (160, 3):
+    shape = observation.shape
+    if observation.dtype.kind == "f" and 0 <= observation.min() <= observation.max() <= 1:
+        observation = np.rint(255 * observation).astype(np.uint8)  # as scale_obs makes them
+    if observation.ndim == 3 and shape[1:] == (160, 3):
         return shrink(_grey(observation))
-    if observation.shape[-2:] == (84, 84):
-        return observation.reshape(-1, 84, 84)[-1]
-    if observation.shape[:2] == (84, 84):
-        return observation[..., -1]
-    raise DemonstrationError(f"observations of shape {observation.shape} are no Atari pictures")
+    colours = 3 in (shape[0], shape[-1])  # or three planes: nothing tells
+    if observation.dtype == np.uint8 and not colours:
+        if shape[-2:] == (84, 84):
+            return observation.reshape(-1, 84, 84)[-1]
+        if shape[:2] == (84, 84):
+            return observation[..., -1]
+    raise DemonstrationError(
+        f"observations of shape {facts.shape} are no screens or grey planes of an Atari game"
+    )
 
 
-def _converted(raw: Raw, spec: Spec, fault: str) -> Episode:
+def _converted(raw: Raw, facts: Facts, spec: Spec, fault: str) -> Episode:
     """An episode as its stored pictures show it, without what they do not show."""
     steps = len(raw.actions)
     planes = np.empty((steps + 1, *spec.plane), np.uint8)
     for low in range(0, steps + 1, BATCH):
         for i, observation in enumerate(raw.observations(low, low + BATCH), low):
-            planes[i, 0] = _newest(observation)
+            planes[i, 0] = _newest(observation, facts)
+    if not planes.any():
+        raise DemonstrationError(f"{fault}, and its pictures are black")
     audit = Audit(False, float(raw.rewards.sum()), None, 0, 0, fault)
     rewards = raw.rewards.astype(np.float32)
     return Episode(planes, raw.actions, rewards, raw.terminal, raw.seed, audit=audit)

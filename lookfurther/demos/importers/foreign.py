@@ -33,6 +33,8 @@ class Facts(NamedTuple):
     frames: int  # emulator frames a step, of an Atari game
     noop: int  # emulator frames of a no-op at the start
     sticky: float
+    mode: int | None  # of an Atari game, where it was chosen
+    difficulty: int | None
     form: str  # "hdf5", "arrow" or "parquet"
     episodes: int
 
@@ -74,9 +76,19 @@ def read_facts(folder: Path) -> Facts:
         frames=_whole("number of frames in a step", frames, MOST_FRAMES),
         noop=noop,
         sticky=float(options.get("repeat_action_probability", 0.25)),
+        mode=_chosen(options, "mode"),
+        difficulty=_chosen(options, "difficulty"),
         form=str(metadata.get("data_format", "hdf5")),
         episodes=int(metadata["total_episodes"]),
     )
+
+
+def _chosen(options: dict[str, Any], name: str) -> int | None:
+    """The mode or difficulty that an environment was made with, if it was."""
+    value = options.get(name)
+    if value is not None and type(value) is not int:
+        raise ValueError(f"its {name} cannot be {value!r:.40}")
+    return value
 
 
 def _whole(word: str, value: Any, most: int) -> int:

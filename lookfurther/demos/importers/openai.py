@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from lookfurther.demos.episodes import RAM, Tape
 from lookfurther.demos.importers import Imported
 from lookfurther.demos.importers.pickles import unpickled
 from lookfurther.demos.importers.replays import Claim, audited
-from lookfurther.demos.tapes import play
+from lookfurther.demos.tapes import play, with_best_phase
 from lookfurther.envs import describe
 from lookfurther.envs.emulator import Emulator, game_of
 from lookfurther.errors import ConfigError, DemonstrationError
@@ -22,6 +23,7 @@ from lookfurther.errors import ConfigError, DemonstrationError
 LARGEST = 2**24  # bytes of a file: five times those of any known one
 MOST_CHECKPOINTS = 5_000  # ten times those of any known one
 LARGEST_STATE = 2**16  # bytes of a checkpoint; known ones have 1,009 at most
+SYSTEMATIC = 0.9  # share of the checkpoints at which a byte differs that another ROM changes
 
 
 class Recording(NamedTuple):
@@ -35,8 +37,9 @@ class Recording(NamedTuple):
 def read(path: Path, env: str, environment: Environment, force: bool) -> Imported:
     """The one episode of a `.demo` file, with RAM repaired at no checkpoint, the first or all.
 
-    The old emulator filled the RAM at random when switched on, today's does not; and Gravitar was
-    recorded from another revision of its ROM.
+    The old emulator filled the RAM at random when switched on, today's does not: a repair at the
+    first checkpoint must make all later ones equal. Gravitar was recorded from another revision of
+    its ROM, which shows in bytes that differ again and again: only then is all of it repaired.
     """
     env = env or _env_of(path)
     recording = recorded(path)
@@ -44,16 +47,10 @@ def read(path: Path, env: str, environment: Environment, force: bool) -> Importe
     own = np.array(emulator.actions, np.uint8)
     if (recording.actions >= len(own)).any():
         raise DemonstrationError(f"{path}: {env} has only {len(own)} actions of its own")
-    frames = own[recording.actions]
+    tape = with_best_phase(Tape(own[recording.actions]), environment.repeat)
+    tapes = (replace(tape, writes=w) for w in _repairs(tape.frames, recording, emulator))
     rewards = recording.rewards
     score = None if rewards is None else float(rewards.sum())
-    # Without rewards the checkpoints are all there is to compare: they cannot be written as well.
-    repaired = (
-        {},
-        dict([*recording.rams.items()][:1]),
-        recording.rams if rewards is not None else {},
-    )
-    tapes = (Tape(frames, _writes(frames, rams, emulator)) for rams in repaired)
     claim = Claim(score, rewards, recording.rams)
     episode = audited(str(path), tapes, env, environment, claim, force)
     return Imported([episode], describe(env, environment), environment)
@@ -78,6 +75,29 @@ def _env_of(path: Path) -> str:
     except ConfigError:
         raise DemonstrationError(f"{path} does not say its game: name it with --env") from None
     return env
+
+
+def _repairs(frames: np.ndarray, recording: Recording, emulator: Emulator) -> Iterator[np.ndarray]:
+    """The RAM writes to try, in the order of how little they change."""
+    rams = recording.rams
+    yield _writes(frames, {}, emulator)
+    yield _writes(frames, dict([*rams.items()][:1]), emulator)
+    # Without rewards the checkpoints are all there is to compare: they cannot be written as well.
+    if recording.rewards is not None:
+        everywhere = _writes(frames, rams, emulator)
+        if _another_rom(everywhere, list(rams)):
+            yield everywhere
+
+
+def _another_rom(writes: np.ndarray, checkpoints: list[int]) -> bool:
+    """Whether some byte differs at nearly every checkpoint, though each repaired it.
+
+    An action that is not the recorded one changes bytes too, but a repair puts an end to that.
+    """
+    if len(checkpoints) < 3:
+        return False
+    _, times = np.unique(writes[writes[:, 0] > checkpoints[0], 1], return_counts=True)
+    return times.max(initial=0) >= SYSTEMATIC * (len(checkpoints) - 1)
 
 
 def _writes(frames: np.ndarray, rams: dict[int, np.ndarray], emulator: Emulator) -> np.ndarray:

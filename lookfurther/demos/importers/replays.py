@@ -26,7 +26,7 @@ class Claim(NamedTuple):
 
     score: float | None
     rewards: np.ndarray | None  # [F] or [F + 1], per frame; may be listed one frame late
-    rams: dict[int, np.ndarray]  # after so many frames; where there are no rewards to compare
+    rams: dict[int, np.ndarray]  # [128] uint8 after that many frames
 
 
 def audited(
@@ -55,7 +55,7 @@ def audited(
             episode = unroll(tape, env, environment.repeat, environment.sticky, follow)
             if claim.score is not None and episode.score != claim.score:
                 raise Differs(f"the score is {episode.score:g}, recorded {claim.score:g}")
-            return _with_audit(episode, environment.repeat, claim.score, "")
+            return _with_audit(episode, environment.repeat, claim, "")
         except (Differs, GameOver) as difference:
             if frames > played:
                 furthest, played, fault = tape, frames, str(difference)
@@ -66,24 +66,52 @@ def audited(
         episode = unroll(furthest, env, environment.repeat, environment.sticky)
     except GameOver as end:
         episode = unroll(cut(furthest, end.frames), env, environment.repeat, environment.sticky)
-    return _with_audit(episode, environment.repeat, claim.score, fault)
+    return _with_audit(episode, environment.repeat, claim, fault)
 
 
-def _with_audit(episode: Episode, repeat: int, recorded: float | None, fault: str) -> Episode:
+def _with_audit(episode: Episode, repeat: int, claim: Claim, fault: str) -> Episode:
     assert episode.tape is not None
     frames = episode.tape.frames
     several = ambiguous(episode.tape, repeat)
-    audit = Audit(not fault, recorded, episode.score, len(frames), several, fault)
+    checks = {} if fault else _checks(claim, episode.tape)
+    audit = Audit(not fault, claim.score, episode.score, len(frames), several, fault, checks)
     return replace(episode, audit=audit)
 
 
+def _checks(claim: Claim, tape: Tape) -> dict[str, int]:
+    """What a tape that does what was claimed was compared in."""
+    equal = len(_unwritten(claim, tape))
+    counts = {
+        "score": int(claim.score is not None),
+        "rewards": 0 if claim.rewards is None else len(tape.frames),
+        "ram": equal,
+        "ram_repaired": len(claim.rams) - equal,
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def _unwritten(claim: Claim, tape: Tape) -> dict[int, np.ndarray]:
+    """The RAM of the checkpoints at which a tape writes none."""
+    written = set(tape.writes[:, 0].tolist())
+    return {frame: ram for frame, ram in claim.rams.items() if frame not in written}
+
+
 def _watch(claim: Claim, tape: Tape) -> Watch:
-    """Compare frame by frame: rewards, or where there are none the RAM that is not written."""
-    if claim.rewards is None:
-        written = set(tape.writes[:, 0].tolist())
-        rams = {frame: ram for frame, ram in claim.rams.items() if frame not in written}
-        return lambda emulator, _: _same_ram(emulator, rams)
-    listed = np.append(claim.rewards, 0.0)
+    """Compare rewards after every frame, and RAM at the checkpoints at which none is written."""
+    same_reward = _reward_watch(claim.rewards) if claim.rewards is not None else None
+    rams = _unwritten(claim, tape)
+
+    def same(emulator: Emulator, reward: float) -> None:
+        if same_reward:
+            same_reward(emulator, reward)
+        _same_ram(emulator, rams)
+
+    return same
+
+
+def _reward_watch(rewards: np.ndarray) -> Watch:
+    """Compare the reward of every frame, which may be listed one frame late."""
+    listed = np.append(rewards, 0.0)
     lags = {0, 1} if listed[0] == 0 else {0}
 
     def same_reward(emulator: Emulator, reward: float) -> None:

@@ -1,13 +1,14 @@
 """Plain action sequences: a NumPy .npz file that anyone can write.
 
     rom          the ROM's name, such as "montezuma_revenge"
-    ale_actions  [F] uint8: the action id 0 ... 17 of every emulator frame, from power-on
+    ale_actions  [F] whole numbers: the action id 0 ... 17 of every emulator frame, from power-on
     score        the score they reach
     ram_patch    [n, 2]: address and value of RAM bytes to write (optional) ...
     patch_frame  ... just before the frame of this number
     ram_writes   [n, 3]: frame, address and value of RAM bytes to write just before that frame
                  (optional, for writes at several frames)
     rewards      [F], per frame (optional)
+    phase        frames of the first step, where that is shorter than the others (optional)
 
 No sticky actions, no no-ops beyond those listed.
 """
@@ -17,32 +18,34 @@ from __future__ import annotations
 import io
 import os
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lookfurther.config import Environment
-from lookfurther.demos.episodes import Episode, Tape
+from lookfurther.demos.episodes import ACTIONS, Episode, Tape
 from lookfurther.demos.importers import Imported
 from lookfurther.demos.importers.replays import Claim, audited
 from lookfurther.demos.sandbox import file_size
+from lookfurther.demos.tapes import emulator_of, play, with_best_phase
 from lookfurther.envs import describe
-from lookfurther.envs.emulator import game_of
+from lookfurther.envs.emulator import STANDARD, game_of
 from lookfurther.errors import DemonstrationError
 
 LARGEST_FILE, LARGEST = 2**24, 2**25  # bytes of a file, and of all that is packed in it
 MOST_FRAMES = 2**21  # nine hours of play
 MOST_WRITES = 200_000  # of RAM bytes
 MOST_ENTRIES = 1000  # in a file's directory, which is read at once
-MEMBERS = ("rom", "ale_actions", "score", "ram_patch", "patch_frame", "ram_writes", "rewards")
-NEEDED = MEMBERS[:3]
+NEEDED = ("rom", "ale_actions", "score")
+MEMBERS = (*NEEDED, "ram_patch", "patch_frame", "ram_writes", "rewards", "phase")
 
 
 def read(path: Path, env: str, environment: Environment, force: bool) -> Imported:
     """The one episode of an action sequence."""
     try:
-        game, tape, claim = _sequence(arrays(path))
+        game, tape, claim = _sequence(arrays(path), environment.repeat)
         env = env or _env_of(game)
     except DemonstrationError as error:
         raise DemonstrationError(f"{path}: {error}") from None
@@ -60,6 +63,13 @@ def write(path: Path, episode: Episode, env: str) -> None:
     if episode.tape is None:
         raise DemonstrationError("only an episode of an Atari game is an action sequence")
     tape = episode.tape
+    if tape.variant != STANDARD:
+        raise DemonstrationError("an action sequence cannot say a mode or difficulty of the game")
+    rewards = np.array(list(play(tape, emulator_of(tape, env, 1))))
+    if rewards.sum() != episode.score:
+        raise DemonstrationError(
+            f"{path} is not written: the actions give {rewards.sum():g}, not {episode.score:g}"
+        )
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with draft.open("wb") as file:
         np.savez_compressed(
@@ -68,6 +78,8 @@ def write(path: Path, episode: Episode, env: str) -> None:
             ale_actions=tape.frames,
             ram_writes=tape.writes,
             score=np.array(episode.score),
+            rewards=rewards,
+            phase=np.array(tape.phase),
         )
     os.replace(draft, path)
 
@@ -113,7 +125,7 @@ def _array(data: bytes) -> np.ndarray:
     return array.reshape(shape)
 
 
-def _sequence(given: dict[str, np.ndarray]) -> tuple[str, Tape, Claim]:
+def _sequence(given: dict[str, np.ndarray], repeat: int) -> tuple[str, Tape, Claim]:
     frames = given["ale_actions"]
     if not 0 < frames.size <= MOST_FRAMES:
         raise ValueError(f"it holds no actions, or more than {MOST_FRAMES}")
@@ -125,19 +137,22 @@ def _sequence(given: dict[str, np.ndarray]) -> tuple[str, Tape, Claim]:
         patch = given.get("ram_patch", np.zeros((0, 2), np.uint8))
         place = _scalar(given, "patch_frame") if len(patch) else 0
         writes = np.insert(patch.astype(np.int32), 0, place, axis=1)
-    if writes.dtype.kind not in "iu" or frames.dtype != np.uint8:
+    if writes.dtype.kind not in "iu" or frames.dtype.kind not in "iu":
         raise ValueError("its actions or RAM writes are not whole numbers")
+    if ((frames < 0) | (frames >= ACTIONS)).any():
+        raise ValueError(f"its actions must be actions of 0 ... {ACTIONS - 1}")
     rewards = given.get("rewards")
     if rewards is not None:
         if rewards.shape != frames.shape or not np.isfinite(rewards).all():
             raise ValueError(f"rewards of shape {rewards.shape} for {frames.size} actions")
         rewards = rewards.astype(np.float64)
     score = float(_scalar(given, "score"))
-    return (
-        str(_scalar(given, "rom"))[:100],
-        Tape(frames, writes.astype(np.int32)),
-        Claim(score, rewards, {}),
-    )
+    tape = Tape(frames.astype(np.uint8), writes.astype(np.int32))
+    if "phase" in given:
+        tape = replace(tape, phase=int(_scalar(given, "phase")) % repeat)
+    else:
+        tape = with_best_phase(tape, repeat)
+    return str(_scalar(given, "rom"))[:100], tape, Claim(score, rewards, {})
 
 
 def _scalar(given: dict[str, np.ndarray], name: str) -> Any:

@@ -135,5 +135,6 @@ def _builder(options: SearchOptions) -> Build:
 
 def _episode(found: Tape, env: str) -> Episode:
     episode = unroll(found, env, REPEAT)
-    audit = Audit(True, episode.score, episode.score, len(found.frames), 0, "")
+    checks = {"score": 1}  # `tape` has compared it with that of the search
+    audit = Audit(True, episode.score, episode.score, len(found.frames), 0, "", checks)
     return dataclasses.replace(episode, audit=audit)

@@ -1,0 +1,238 @@
+"""Recordings whose actions were held, but not from power-on on: steps are cut where they began."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lookfurther.cli import main
+from lookfurther.config import Environment
+from lookfurther.demos import align, sets, store
+from lookfurther.demos.episodes import Episode, Tape
+from lookfurther.demos.facts import Description, origin, shown
+from lookfurther.demos.importers import Imported, read
+from lookfurther.demos.sets import Held
+from lookfurther.demos.tapes import (
+    PAD,
+    ambiguous,
+    blocks,
+    emulator_of,
+    held,
+    play,
+    step_ends,
+    unroll,
+    with_best_phase,
+)
+from lookfurther.demos.verify import verify
+from lookfurther.envs import describe
+from lookfurther.envs.emulator import Emulator, shrink
+from lookfurther.envs.starts import Restarted
+from lookfurther.errors import DemonstrationError
+from lookfurther.evaluation import human_starts
+from lookfurther.results import Trace
+
+pytest.importorskip("ale_py")
+
+BOXING = "ALE/Boxing-v5"
+STEPS = 40
+
+
+def trace(noops: int, steps: int = STEPS, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Boxing in steps of 4 frames after some no-ops: the action and the reward of each frame."""
+    rng, emulator = np.random.default_rng(seed), Emulator(BOXING, 1)
+    chosen = rng.integers(1, 18, steps).astype(np.uint8)
+    frames = np.concatenate([np.zeros(noops, np.uint8), np.repeat(chosen, 4)])
+    return frames, np.array(list(play(Tape(frames), emulator)))
+
+
+def written(path: Path, frames: np.ndarray, rewards: np.ndarray) -> Path:
+    np.savez(path, rom="boxing", ale_actions=frames, score=rewards.sum(), rewards=rewards)
+    return path
+
+
+def only(imported: Imported) -> Episode:
+    (episode,) = imported.episodes
+    return episode
+
+
+def stepped(episode: Episode) -> float:
+    """The score of an agent that starts where the short first step ends and does each action."""
+    tape = episode.tape
+    assert tape is not None
+    emulator = Emulator(BOXING)
+    lead = tape.frames[: tape.phase].tolist()
+    score = sum(emulator.frame(action) for action in lead)
+    for action in episode.actions[bool(lead) :].tolist():
+        score += emulator.step(emulator.legal[action])[1]
+    return score
+
+
+@pytest.mark.parametrize("noops", [0, 1, 3, 30])
+def test_a_trace_of_held_actions_is_cut_where_they_begin(tmp_path: Path, noops: int) -> None:
+    frames, rewards = trace(noops)
+    assert rewards.any()
+    imported = read(written(tmp_path / "boxing.npz", frames, rewards))
+    episode = only(imported)
+    assert episode.tape is not None
+    assert episode.audit is not None
+    assert (episode.tape.phase, episode.audit.ambiguous) == (noops % 4, 0)
+    assert episode.audit.verified
+    assert verify(episode, imported.spec, imported.environment).verified
+    assert stepped(episode) == episode.score == rewards.sum()
+    assert align.done(episode, BOXING, 4) == episode.score
+
+
+def test_a_cut_across_held_actions_leads_elsewhere() -> None:
+    frames, rewards = trace(1)
+    across = unroll(Tape(frames), BOXING)
+    assert ambiguous(across.tape, 4) > STEPS / 2
+    assert across.score == rewards.sum() != align.done(across, BOXING, 4)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 5), st.integers(0, 4))
+def test_steps_are_the_frames_in_order(played: list[int], repeat: int, phase: int) -> None:
+    """Each step is `repeat` frames but for the first, of `phase` ones, and the last."""
+    phase %= repeat
+    tape = Tape(np.array(played, np.uint8), phase=phase)
+    ends, rows = step_ends(tape, repeat).tolist(), blocks(tape.frames, repeat, phase)
+    parts = [played[a:b] for a, b in pairwise(ends)]
+    assert [row[row != PAD].tolist() for row in rows] == parts
+    assert [action for part in parts for action in part] == played
+    lengths = [len(part) for part in parts]
+    assert lengths[0] == min(phase or repeat, len(played))
+    assert set(lengths[1:-1]) <= {repeat}
+    assert held(tape, np.arange(len(parts)) % 18, repeat).frames.tolist() == [
+        i % 18 for i, part in enumerate(parts) for _ in part
+    ]
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=40), st.integers(1, 5))
+def test_the_best_phase_is_the_least_of_those_with_the_fewest_ambiguous_steps(
+    played: list[int], repeat: int
+) -> None:
+    tape = Tape(np.array(played, np.uint8))
+    counts = [ambiguous(replace(tape, phase=p), repeat) for p in range(repeat)]
+    assert with_best_phase(tape, repeat).phase == counts.index(min(counts))
+
+
+def test_a_short_first_step_shows_the_brighter_of_its_last_two_frames() -> None:
+    """As the vector environment does at the end of every step."""
+    frames, _ = trace(3)
+    planes = unroll(Tape(frames, phase=3), BOXING).planes
+    emulator, single = Emulator(BOXING, 1), []
+    for action in frames.tolist():
+        emulator.frame(action)
+        single.append(emulator._picture)
+    for step, end in enumerate((3, 7, 11), 1):
+        both = np.maximum(single[end - 2], single[end - 1])
+        assert np.array_equal(planes[step, 0], shrink(both))
+
+
+@pytest.fixture(scope="module")
+def demonstrated() -> Held:
+    """A set in memory of one episode with a short first step of 3 frames."""
+    frames, _ = trace(3)
+    episode = unroll(Tape(frames, phase=3), BOXING)
+    spec = describe(BOXING, Environment())
+    facts = Description(spec, "me", origin(spec, Environment()), (shown(episode, {}),))
+    return Held("mine", facts, [episode])
+
+
+def test_a_set_keeps_the_phase(tmp_path: Path, demonstrated: Held) -> None:
+    _, description, episodes = demonstrated
+    store.save("mine-v0", episodes, description.spec, "me", tmp_path)
+    (found,) = store.load("mine-v0", description.spec, tmp_path)
+    assert found.tape is not None
+    assert found.tape.phase == 3
+    assert found.tape.frames.tolist() == episodes[0].tape.frames.tolist()  # type: ignore[union-attr]
+    assert found.planes.tobytes() == episodes[0].planes.tobytes()
+    assert verify(found, description.spec, Environment()).verified
+
+
+def test_a_stored_phase_that_cannot_be_is_refused(tmp_path: Path, demonstrated: Held) -> None:
+    _, description, episodes = demonstrated
+    data = store.save("mine-v0", episodes, description.spec, "me", tmp_path) / "data"
+    text = (data / "metadata.json").read_text()
+    assert text.count(r"\"phase\": 3") == 1
+    for wrong in ("4", "-1", "2"):
+        (data / "metadata.json").write_text(text.replace(r"\"phase\": 3", rf"\"phase\": {wrong}"))
+        with pytest.raises(DemonstrationError, match="mine-v0 is not a readable set of ours: "):
+            store.load("mine-v0", description.spec, tmp_path)
+
+
+def test_human_starts_are_the_ends_of_its_steps(demonstrated: Held) -> None:
+    starts = human_starts(BOXING, [demonstrated], Environment(), 0, count=10**6)
+    episode = demonstrated.episodes[0]
+    assert len(starts) == len(episode)
+    emulator = Emulator(BOXING)
+    for t, start in enumerate(starts):
+        emulator.restore(start.state)
+        assert emulator.frames == max(4 * t - 1, 0)
+        assert np.array_equal(emulator.plane(), episode.planes[t])
+    env = Restarted(BOXING, starts[5:6], Environment())
+    env.reset(seed=0)
+    for t in range(5, 9):  # and what follows a start is cut in the same way
+        plane, reward, *_ = env.step(int(episode.actions[t]))
+        assert np.array_equal(plane, episode.planes[t + 1, 0])
+        assert reward == episode.rewards[t]
+
+
+def test_a_trace_of_returns_has_the_frames_of_its_steps() -> None:
+    assert Trace.of(np.array([1.0, 1.0, 1.0]), 4, 3).frames.tolist() == [0, 3, 7, 11]
+    assert Trace.of(np.array([1.0, 1.0]), 4).frames.tolist() == [0, 4, 8]
+
+
+def test_an_alignment_keeps_the_phase(demonstrated: Held) -> None:
+    tape = demonstrated.episodes[0].tape
+    assert tape is not None
+    found = align.retrace(replace(tape, frames=tape.frames[:43]), BOXING, 4)
+    assert found.phase == 3
+    assert ambiguous(found, 4) == 0
+    assert found.frames.tolist() == tape.frames[:43].tolist()
+
+
+def test_import_export_show_and_play_use_the_same_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
+    frames, rewards = trace(1)
+    path = written(tmp_path / "boxing.npz", frames, rewards)
+    assert main(["demos", "import", str(path), "--name", "boxing"]) == 0
+    before = ambiguous(Tape(frames), 4)
+    line = f"41 steps, phase 1; equal: score, 161 rewards; {before} ambiguous blocks at phase 0\n"
+    assert line in capsys.readouterr().out
+    assert main(["demos", "show", "boxing"]) == 0
+    head, row = capsys.readouterr().out.split("\n\n")[2].splitlines()
+    assert row.split()[head.split().index("phase")] == "1"
+    assert main(["demos", "play", "boxing", str(tmp_path / "a.gif"), "--end", "3"]) == 0
+    capsys.readouterr()
+    assert main(["demos", "verify", "boxing"]) == 0
+    assert "equal: 41 rewards, end, 42 observations" in capsys.readouterr().out
+    assert main(["demos", "export", "boxing", str(tmp_path / "again.npz")]) == 0
+    with np.load(tmp_path / "again.npz") as members:
+        assert members["rewards"].tolist() == rewards.tolist()
+        assert members["phase"] == 1
+    again = only(read(tmp_path / "again.npz"))
+    assert again.planes.tobytes() == sets.opened("boxing").episodes[0].planes.tobytes()
+
+
+def test_pictures_are_of_the_ends_of_steps(demonstrated: Held) -> None:
+    from lookfurther.commands.demos.pictures import pictures
+
+    episode = demonstrated.episodes[0]
+    assert episode.tape is not None
+    audit = verify(episode, demonstrated.description.spec, Environment())
+    shown = pictures(
+        replace(episode, audit=audit), demonstrated.description.spec, Environment(), [1, 5]
+    )
+    emulator, screens = emulator_of(episode.tape, BOXING, 4), []
+    for _ in play(episode.tape, emulator):
+        screens.append(emulator.screen())
+    for picture, end in zip(shown, (3, 19), strict=True):
+        assert np.array_equal(picture, np.maximum(screens[end - 2], screens[end - 1]))
