@@ -28,8 +28,9 @@ from hypothesis import strategies as st
 from lookfurther import config
 from lookfurther.config import Environment
 from lookfurther.demos.collect import Policy, babyai_bot, collect
-from lookfurther.demos.episodes import Episode, best, check, film
+from lookfurther.demos.episodes import Episode, Tape, best, check, film
 from lookfurther.demos.store import append, load, save
+from lookfurther.demos.tapes import unroll
 from lookfurther.envs import describe
 from lookfurther.errors import DemonstrationError
 from lookfurther.runtime.assembly import expert_replay
@@ -303,6 +304,39 @@ def test_minari_reads_the_same(stored: Any, monkeypatch: pytest.MonkeyPatch) -> 
         assert theirs.rewards.astype(np.float32).tolist() == ours.rewards.tolist()
         assert theirs.terminations.tolist() == [False] * (len(ours) - 1) + [ours.terminal]
         assert theirs.truncations.tolist() == [False] * (len(ours) - 1) + [not ours.terminal]
+
+
+def test_minari_builds_the_environment_of_a_set_and_we_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import minari
+
+    pytest.importorskip("ale_py")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    tape = Tape(np.zeros(12, np.uint8))
+    pong, sticky = "ALE/Pong-v5", Environment(sticky=0.25, repeat=3)
+    spec = describe(pong, sticky)
+    data = save("pong-v0", [unroll(tape, pong, 3, 0.25)], spec, "me", environment=sticky) / "data"
+    save("cart-v0", *collect("CartPole-v1", Environment(), lambda _: lambda: 0, [0]), "me")
+    with minari.load_dataset("pong-v0").recover_environment() as env:
+        assert env.action_space == gymnasium.spaces.Discrete(18)
+        assert env.observation_space.shape == (210, 160)
+        assert env.spec is not None
+        assert env.spec.max_episode_steps is not None  # d3rlpy needs it
+        assert env.spec.kwargs["frameskip"] == 3
+        assert env.spec.kwargs["repeat_action_probability"] == 0.25
+    with minari.load_dataset("cart-v0").recover_environment() as env:
+        assert env.observation_space.shape == (4,)
+    metadata = json.loads((data / "metadata.json").read_text())
+    metadata["env_spec"] = EnvSpec("CartPole-v1", entry_point="no.such.module:Env").to_json()
+    (data / "metadata.json").write_text(json.dumps(metadata))
+    monkeypatch.setattr(gymnasium, "make", None)
+    assert len(load("pong-v0", spec, environment=sticky)) == 1
+
+
+def test_an_unregistered_environment_has_no_spec_for_others(tmp_path: Path) -> None:
+    path = save("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+    assert "env_spec" not in json.loads((path / "data" / "metadata.json").read_text())
 
 
 def test_a_name_is_taken_once_and_must_be_minaris(tmp_path: Path) -> None:

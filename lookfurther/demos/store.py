@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ import numpy as np
 
 from lookfurther.config import Environment
 from lookfurther.demos import pieces
+from lookfurther.demos.env_spec import env_spec_json
 from lookfurther.demos.episodes import Episode, Tape, check
 from lookfurther.demos.facts import Description, Shown, fits, origin, same, shown
 from lookfurther.demos.metadata import check_json, read_json
@@ -31,6 +33,7 @@ from lookfurther.types import Spec
 FIELDS = {"observations": "uf", "actions": "iu", "rewards": "f", "terminations": "b"}
 FRAMES = "infos/frames"
 LONGEST = 10_000_000  # steps of an episode
+VERSION = re.compile(r"-v(\d+)$")  # of a set, at the end of its name
 
 
 def save(
@@ -43,6 +46,7 @@ def save(
 ) -> Path:
     """Write a new set under a Minari id such as "unlock/bot-v0", in Minari's folder or `root`."""
     check(episodes, spec, name)
+    name = versioned(name)
     folder = _new_folder(name, root)
     if folder.exists():
         raise DemonstrationError(f"a set named {name} exists: delete it or choose another name")
@@ -249,6 +253,8 @@ def _describe(data: Path, name: str, description: Description) -> None:
         "algorithm_name": description.author,
         "lookfurther": description.to_json(),
     }
+    if env_spec := env_spec_json(description):
+        metadata["env_spec"] = env_spec  # for others; we never read it
     text = json.dumps(metadata)
     try:
         check_json(text)
@@ -268,10 +274,15 @@ def place(root: Path | None = None) -> Path:
     return root or (Path(given) if given else Path.home() / ".minari" / "datasets")
 
 
+def versioned(name: str) -> str:
+    """A name with the version that Minari wants at its end; a new set begins with 0."""
+    return name if VERSION.search(name) else f"{name}-v0"
+
+
 def _folder(name: str, root: Path | None) -> Path:
     """Where the files of a set lie."""
     folder = Path(name) / "data"
-    return folder if folder.is_dir() else place(root) / name / "data"
+    return folder if folder.is_dir() else place(root) / versioned(name) / "data"
 
 
 def _new_folder(name: str, root: Path | None) -> Path:
@@ -280,8 +291,11 @@ def _new_folder(name: str, root: Path | None) -> Path:
 
     try:
         parse_dataset_id(name)
-    except ValueError as error:
-        raise DemonstrationError(str(error)) from None
+    except ValueError:
+        given = name.removesuffix("-v0")
+        raise DemonstrationError(
+            f"Malformed dataset ID: {given}. Take letters, digits, - and _, as in my/set-v0"
+        ) from None
     return place(root) / name
 
 
