@@ -160,6 +160,44 @@ def saved(recorded: Episode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return "pacman-v0"
 
 
+def test_own_actions_that_give_the_score_are_not_searched_for(
+    found: Episode, saved: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One frame of another action at the very end, when the score has been reached."""
+    assert found.tape is not None
+    frames = found.tape.frames.copy()
+    frames[-1] = 2 if frames[-1] != 2 else 3
+    late = unroll(dataclasses.replace(found.tape, frames=frames), PACMAN)
+    assert several(late.tape) == 1
+    store.save("late-v0", [late], describe(PACMAN, Environment()), "a test")
+    monkeypatch.setattr(align, "retrace", None)
+    assert main(["demos", "align", "late", "--name", "own"]) == 0
+    said = f"late-v0, episode 0: its own actions, one in every step, give {late.score:.0f}\n"
+    assert said in capsys.readouterr().out
+    (own,) = sets.opened("own").episodes
+    assert own.audit is not None
+    assert (own.audit.verified, own.audit.ambiguous, own.score) == (True, 0, late.score)
+    assert own.audit.checks == {"rewards": 126, "end": 1, "observations": 127}
+
+
+def test_a_search_for_actions_shows_how_far_it_is(
+    recorded: Episode, found: Episode, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    def searched(episode: Episode, env: str, repeat: int, report: align.Report) -> Episode:
+        for step in range(50, 501, 50):
+            report(step, 510)
+        report(510, 510)
+        return found
+
+    monkeypatch.setattr(align, "align", searched)
+    replays.aligned("a", PACMAN, 4, (0, recorded))
+    first, *steps, _ = capsys.readouterr().out.splitlines()
+    count = several(recorded.tape)
+    gave = f"{count} ambiguous blocks, whose actions give 140: searching"
+    assert first == f"a, episode 0: return {recorded.score:.0f}, 126 steps; {gave}"
+    assert steps == [f"a, episode 0: step {n} of 510" for n in (200, 400, 510)]
+
+
 def test_the_command_saves_a_set_that_verifies(
     saved: str, found: Episode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

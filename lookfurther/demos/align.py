@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lookfurther.demos.episodes import Audit, Episode, Tape
+from lookfurther.config import Environment
+from lookfurther.demos.episodes import Episode, Tape
 from lookfurther.demos.tapes import PAD, blocks, cut, emulator_of, held, play, step_ends, unroll
+from lookfurther.demos.verify import verify
+from lookfurther.envs import describe
 from lookfurther.envs.emulator import console, game_of, switch_on
 from lookfurther.errors import DemonstrationError
 
@@ -89,18 +92,32 @@ def align(episode: Episode, env: str, repeat: int, report: Report | None = None)
     """An Atari episode with one action a step, as near to the one recorded as it can be."""
     if episode.tape is None:
         raise DemonstrationError("an episode without a tape cannot be aligned")
-    found = retrace(episode.tape, env, repeat, report)
-    new = unroll(found, env, repeat)
-    return replace(new, audit=Audit(True, episode.score, new.score, len(found.frames), 0, ""))
+    return verified(retrace(episode.tape, env, repeat, report), env, repeat)
+
+
+def own_actions(episode: Episode, env: str, repeat: int) -> Tape:
+    """The tape of an agent that does in every step the one action that the episode has for it."""
+    if episode.tape is None:
+        raise DemonstrationError("an episode without a tape cannot be aligned")
+    emulator = emulator_of(episode.tape, env, repeat)
+    ids = np.array(emulator.legal)[episode.actions]
+    whole = held(episode.tape, ids, repeat)
+    return cut(whole, sum(1 for _ in play(whole, emulator)))
+
+
+def verified(tape: Tape, env: str, repeat: int) -> Episode:
+    """The episode of a tape, with what a replay of it shows."""
+    environment = Environment(repeat=repeat)
+    episode = unroll(tape, env, repeat)
+    return replace(episode, audit=verify(episode, describe(env, environment), environment))
 
 
 def done(episode: Episode, env: str, repeat: int) -> float:
-    """The score of whoever does in every step what the episode says."""
+    """The score of an agent that does in every step what the episode says."""
     if episode.tape is None:
         return episode.score
-    emulator = emulator_of(episode.tape, env, repeat)
-    ids = np.array(emulator.legal)[episode.actions]
-    return sum(play(held(episode.tape, ids, repeat), emulator))
+    tape = own_actions(episode, env, repeat)
+    return sum(play(tape, emulator_of(tape, env, repeat)))
 
 
 def retrace(tape: Tape, env: str, repeat: int, report: Report | None = None) -> Tape:

@@ -23,7 +23,7 @@ from lookfurther.printable import printable
 ATARI, OTHER = 60.0, 10.0  # frames of a game a second; steps of other environments
 SMOOTH = 30.0  # pictures a second beyond which some are left out
 HEIGHT = 420  # pixels that small pictures are enlarged to
-SAID = 1000  # steps from one word to the next
+SAID = 200  # steps of an alignment from one line of progress to the next
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def several(episode: Episode, repeat: int) -> int:
 
 def aligned(label: str, env: str, repeat: int, numbered: tuple[int, Episode]) -> Episode | None:
     """One episode with one action a step, None to keep it as it was; says which."""
-    from lookfurther.demos.align import Astray, align, done
+    from lookfurther.demos.align import Astray, align, done, own_actions, verified
 
     i, episode = numbered
     label = f"{label}, episode {i}"
@@ -189,8 +189,15 @@ def aligned(label: str, env: str, repeat: int, numbered: tuple[int, Episode]) ->
         print(f"{label}: one action in every step, kept as it is", flush=True)
         return None
 
+    own = done(episode, env, repeat)
+    if own == episode.score:
+        print(f"{label}: its own actions, one in every step, give {number(own)}", flush=True)
+        return verified(own_actions(episode, env, repeat), env, repeat)
+    gave = f"{plural(before, 'ambiguous block')}, whose actions give {number(own)}"
+    print(f"{label}: {sized(episode)}; {gave}: searching", flush=True)
+
     def say(step: int, steps: int) -> None:
-        if step % SAID == 0:
+        if step % SAID == 0 or step == steps:
             print(f"{label}: step {step:,} of {steps:,}", flush=True)
 
     try:
@@ -198,7 +205,7 @@ def aligned(label: str, env: str, repeat: int, numbered: tuple[int, Episode]) ->
     except Astray as error:
         print(f"{label}: {error}, kept as it is: {sized(episode)}", flush=True)
         return None
-    if new.score <= (own := done(episode, env, repeat)):
+    if new.score <= own:
         better = f"its own actions give {number(own)}, aligned ones {number(new.score)}"
         print(f"{label}: {better}, kept as it is: {sized(episode)}", flush=True)
         return None
