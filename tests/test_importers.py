@@ -24,13 +24,14 @@ from gymnasium.utils import RecordConstructorArgs
 from lookfurther.config import Environment
 from lookfurther.demos.align import done
 from lookfurther.demos.collect import collect
-from lookfurther.demos.episodes import Episode
+from lookfurther.demos.episodes import Episode, Tape
 from lookfurther.demos.importers import Imported, openai, read, sequences
-from lookfurther.demos.store import save
+from lookfurther.demos.store import describe as describe_set
+from lookfurther.demos.store import load, save
 from lookfurther.demos.tapes import unroll
 from lookfurther.demos.verify import verify
-from lookfurther.envs.emulator import shrink
-from lookfurther.errors import DemonstrationError
+from lookfurther.envs.emulator import STANDARD, shrink
+from lookfurther.errors import DemonstrationError, LookFurtherError
 from tests.recordings import AGAIN, FRAMES, GAME, ONE, OWN, TWO, recording, write_demo
 
 pytest.importorskip("ale_py")
@@ -103,6 +104,18 @@ def test_without_rewards_the_checkpoints_are_compared(tmp_path: Path) -> None:
     del data["rewards"]
     with pytest.raises(DemonstrationError, match=r"RAM byte \d+ differs after 200 frames"):
         read(write_demo(tmp_path / "Asterix.demo", data))
+
+
+def test_a_changed_action_is_not_repaired_away(tmp_path: Path) -> None:
+    """Its rewards are those recorded, and RAM writes at the next checkpoint would hide it."""
+    data = recording(ONE)
+    data["actions"][110] = (data["actions"][110] + 3) % len(OWN)
+    path = write_demo(tmp_path / "Asterix.demo", data)
+    with pytest.raises(DemonstrationError, match="RAM byte 41 differs after 200 frames; force"):
+        read(path)
+    audit = only(read(path, force=True)).audit
+    assert audit is not None
+    assert (audit.verified, audit.replayed, audit.checks) == (False, sum(data["rewards"]), {})
 
 
 def test_a_mismatch_is_refused_and_when_forced_marked(tmp_path: Path, plain: dict) -> None:
@@ -231,12 +244,26 @@ def test_an_action_sequence_is_replayed(tmp_path: Path, episode: Episode) -> Non
     found = sound(read(write_npz(tmp_path / "one.npz", given(episode))), episode.score)
     assert found.planes.tobytes() == episode.planes.tobytes()
     assert (found.actions.tolist(), found.terminal) == (episode.actions.tolist(), episode.terminal)
+    assert found.audit is not None
+    assert found.audit.checks == {"score": 1}
+
+
+def test_actions_of_a_sequence_may_be_any_whole_numbers(tmp_path: Path, episode: Episode) -> None:
+    assert episode.tape is not None
+    for kind in (np.int64, np.int8, np.uint16):
+        wide = given(episode, ale_actions=episode.tape.frames.astype(kind))
+        sound(read(write_npz(tmp_path / "one.npz", wide)), episode.score)
+    below = given(episode, ale_actions=np.full(9, -1), ram_patch=None)
+    with pytest.raises(DemonstrationError, match=r"must be actions of 0 \.\.\. 17"):
+        read(write_npz(tmp_path / "one.npz", below))
 
 
 def test_what_is_exported_is_imported(tmp_path: Path, episode: Episode) -> None:
     sequences.write(tmp_path / "one.npz", episode, GAME)
     found = sound(read(tmp_path / "one.npz"), episode.score)
     assert found.planes.tobytes() == episode.planes.tobytes()
+    assert found.audit is not None
+    assert found.audit.checks == {"score": 1, "rewards": FRAMES}
     assert [p.name for p in tmp_path.iterdir()] == ["one.npz"]
 
 
@@ -496,7 +523,125 @@ def test_what_no_replay_gives_is_refused_and_when_forced_marked(tmp_path, monkey
     assert not episode.audit.verified
     assert episode.tape is None
     assert (len(episode), episode.planes.shape) == (STEPS, (STEPS + 1, 1, 84, 84))
+    chosen = np.random.default_rng(0)  # as in `stored`, of the game's own actions
+    picks = [1 if i % 9 == 0 else int(chosen.integers(len(OWN))) for i in range(STEPS)]
+    assert episode.actions.tolist() == [OWN[i] for i in picks]
     save("ours-v0", imported.episodes, imported.spec, "me", tmp_path, imported.environment)
+
+
+def black(screen: np.ndarray) -> np.ndarray:
+    return np.zeros((84, 84), np.uint8)
+
+
+def colours(screen: np.ndarray) -> np.ndarray:
+    return np.repeat((255 - shrink(screen[..., 0]))[..., None], 3, -1)
+
+
+def shares(screen: np.ndarray) -> np.ndarray:
+    return (1 - shrink(screen[..., 0]) / np.float32(255)).astype(np.float32)
+
+
+@quiet
+@pytest.mark.parametrize(
+    ("look", "words"),
+    [(black, "its pictures are black"), (colours, r"\(84, 84, 3\) are no screens or grey planes")],
+)
+def test_force_does_not_store_pictures_that_show_nothing(
+    tmp_path, monkeypatch, look, words
+) -> None:
+    shape = look(np.zeros((210, 160, 3), np.uint8)).shape
+    box = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+    monkeypatch.setattr("lookfurther.demos.importers.datasets.NOOPS", 0)
+    path = stored(tmp_path, monkeypatch, atari(), look, jpeg_encoding=False, observation_space=box)
+    with pytest.raises(DemonstrationError, match=words):
+        read(path, force=True)
+
+
+@quiet
+def test_pictures_of_0_to_1_are_stored_in_full_when_forced(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("lookfurther.demos.importers.datasets.NOOPS", 0)
+    box = gymnasium.spaces.Box(0, 1, (84, 84), np.float32)
+    path = stored(tmp_path, monkeypatch, atari(), shares, observation_space=box)
+    first, _ = atari().reset(seed=SEED)
+    planes = only(read(path, force=True)).planes
+    assert np.array_equal(planes[0, 0], np.rint(255 * shares(first)).astype(np.uint8))
+
+
+class Camera(gymnasium.Env):
+    """Pictures of 6 x 8 pixels in three colours."""
+
+    spec = EnvSpec("Camera-v0", entry_point="tests.test_importers:Camera")
+    observation_space = gymnasium.spaces.Box(0, 255, (6, 8, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: int) -> Any:
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+@quiet
+@pytest.mark.parametrize(
+    ("look", "words"),
+    [
+        (lambda x: x.transpose(2, 0, 1), r"observations are \(3, 6, 8\), Camera-v0 shows"),
+        (lambda x: (x / 255).astype(np.float32), "are float32, Camera-v0 shows whole numbers"),
+    ],
+)
+def test_force_does_not_store_planes_of_other_channels_or_numbers(
+    tmp_path, monkeypatch, look, words
+) -> None:
+    monkeypatch.setitem(gymnasium.registry, "Camera-v0", Camera.spec)
+    sample = look(np.zeros((6, 8, 3), np.uint8))
+    box = gymnasium.spaces.Box(0, 255, sample.shape, sample.dtype.type)
+    path = stored(
+        tmp_path, monkeypatch, Camera(), look, None, jpeg_encoding=False, observation_space=box
+    )
+    with pytest.raises(DemonstrationError, match=words):
+        read(path, force=True)
+
+
+@quiet
+def test_the_mode_and_difficulty_of_a_game_are_kept_and_compared(tmp_path, monkeypatch) -> None:
+    """Such a set replays as it was played, and does not train an agent of the standard game."""
+    chosen = gymnasium.make(
+        "ALE/Freeway-v5", repeat_action_probability=0.0, frameskip=4, mode=1, difficulty=1
+    )
+    imported = read(stored(tmp_path, monkeypatch, chosen, jpeg_encoding=False))
+    episode = sound(imported, only(imported).score)
+    assert episode.tape is not None
+    assert episode.tape.variant == (1, 1)
+    save("hard-v0", [episode], imported.spec, "me", tmp_path)
+    with pytest.raises(
+        DemonstrationError, match=r"^hard-v0 was made with mode 1 of the game, the training env"
+    ):
+        load("hard-v0", imported.spec, tmp_path)
+    (facts,) = describe_set("hard-v0", tmp_path).episodes
+    assert facts.reel is not None
+    assert facts.reel.variant == (1, 1)
+    assert unroll(Tape(episode.tape.frames), "ALE/Freeway-v5").planes.tobytes() != (
+        episode.planes.tobytes()
+    )
+
+
+@quiet
+def test_a_mode_that_a_game_starts_with_is_no_other(tmp_path, monkeypatch) -> None:
+    same = gymnasium.make(GAME, repeat_action_probability=0.0, frameskip=4, mode=0, difficulty=0)
+    path = stored(tmp_path, monkeypatch, same, jpeg_encoding=False)
+    episode = only(read(path))
+    assert episode.tape is not None
+    assert episode.tape.variant == STANDARD
+    data = path / "data" / "metadata.json"
+    for mode, words in ((77, "asterix has no mode 77: it has 0"), ("1", "its mode cannot be '1'")):
+        metadata = json.loads(data.read_text())
+        named = json.loads(metadata["env_spec"])
+        named["kwargs"]["mode"] = mode
+        metadata["env_spec"] = json.dumps(named)
+        data.write_text(json.dumps(metadata))
+        with pytest.raises(LookFurtherError, match=words):
+            read(path)
 
 
 @quiet

@@ -593,6 +593,18 @@ def test_the_command_names_what_is_wrong(
     assert said.count("\n") == 1
 
 
+def test_a_name_without_version_gets_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As every other command has it: of a new set -v0, of an existing one the newest."""
+    from lookfurther.recorder import server
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    monkeypatch.setattr(server, "serve", lambda source, host, port, announce: announce("here"))
+    assert main(["record", "ALE/Pong-v5", "--name", "pong"]) == 0
+    assert "episodes join the set pong-v0; Ctrl-C ends" in capsys.readouterr().out
+
+
 def test_names_of_sets() -> None:
     assert default_name("ALE/MontezumaRevenge-v5") == "recorded/MontezumaRevenge-v0"
     assert default_name("module:MiniGrid-Empty-5x5-v0") == "recorded/MiniGrid-Empty-5x5-v0"

@@ -362,7 +362,8 @@ def test_a_play_of_a_real_game_replays_to_its_score(found: tuple[Episode, Progre
     assert last <= len(again) <= last + TAIL
     assert len(episode.tape.frames) == 4 * len(again)
     audit = episode.audit
-    assert audit == Audit(True, again.score, again.score, 4 * len(again), 0, "")
+    checks = {"score": 1}
+    assert audit == Audit(True, again.score, again.score, 4 * len(again), 0, "", checks)
 
 
 def test_the_same_seed_finds_the_same_tape(found: tuple[Episode, Progress]) -> None:
@@ -402,6 +403,14 @@ def test_the_fitted_grid_sees_about_the_share_asked_for() -> None:
 def test_nothing_scored_is_said() -> None:
     with pytest.raises(DemonstrationError, match=r"ALE/Pitfall-v5.*more than 400 frames"):
         run_search(dataclasses.replace(options(400), env="ALE/Pitfall-v5"))
+
+
+def test_minutes_that_are_over_before_anything_is_scored_are_said() -> None:
+    short = dataclasses.replace(options(10**9), env="ALE/Pitfall-v5", minutes=1e-9)
+    with pytest.raises(
+        DemonstrationError, match=r"Pitfall-v5 in [\d,]+ frames: give more than 1e-"
+    ):
+        run_search(short)
 
 
 def test_what_cannot_be_searched_is_refused() -> None:

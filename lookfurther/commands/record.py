@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from lookfurther.config import Config, Environment, replace, validate
+from lookfurther.demos import sets
 from lookfurther.errors import ConfigError
 from lookfurther.options import parse
 
@@ -47,7 +48,7 @@ class RecordOptions:
 def run(words: list[str]) -> int:
     """Serve the page until it is stopped."""
     options = parse(RecordOptions, RecordOptions(), words, "lookfurther record")
-    name = versioned(options.name) if options.name else default_name(options.env)
+    name = sets.growing(options.name or default_name(options.env))
     validate(replace(Config(), env=options.env, demos=(name,), environment=options.environment))
     if not 0 <= options.seed < 2**31:
         raise ConfigError(f"--seed must be 0 ... 2^31 - 1, not {options.seed}")

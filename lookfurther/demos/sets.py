@@ -16,11 +16,11 @@ from lookfurther.config import Environment
 from lookfurther.demos import store
 from lookfurther.demos.episodes import Episode
 from lookfurther.demos.facts import Description, fits, origin, shown
+from lookfurther.demos.store import VERSION
 from lookfurther.envs.trust import import_modules, untrusted
 from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.types import Spec
 
-VERSION = re.compile(r"-v(\d+)$")
 NAME = re.compile(r"([\w-]{2,}/([\w-]+/)*)?[\w-]+-v\d+")  # what Minari takes
 SHIPPED = "shipped/"
 
@@ -35,18 +35,30 @@ class Held(NamedTuple):
 
 def new(name: str) -> str:
     """The id of a new set, with the version Minari wants at its end; a taken one is refused."""
+    name = _versioned(name)
+    if place(name).exists():
+        raise DemonstrationError(f"a set named {name} exists: delete it or choose another name")
+    return name
+
+
+def growing(name: str) -> str:
+    """The id of a set that episodes are added to: a new one, or the newest version of its name."""
+    versions = [(int(match[1]), held) for held in store.ids() if (match := _version(held, name))]
+    return max(versions)[1] if versions else _versioned(name)
+
+
+def _versioned(name: str) -> str:
+    """An id that Minari takes, with a version at its end."""
     if not name:
         raise ConfigError("a new set needs a name: give --name, such as --name montezuma")
     if name.startswith(SHIPPED):
         raise ConfigError(f"{name}: names that begin with {SHIPPED} are the package's own")
-    name = name if VERSION.search(name) else f"{name}-v0"
-    if not NAME.fullmatch(name):
-        raise ConfigError(
-            f"{name!r} cannot name a set: take letters, digits, - and _, as in my/set-v0"
-        )
-    if place(name).exists():
-        raise DemonstrationError(f"a set named {name} exists: delete it or choose another name")
-    return name
+    whole = store.versioned(name)
+    if not NAME.fullmatch(whole):
+        short = "/" in name and len(name.partition("/")[0]) == 1
+        rule = "two characters or more before the first /" if short else "letters, digits, - and _"
+        raise ConfigError(f"--name {name} cannot name a set: take {rule}, as in my/set-v0")
+    return whole
 
 
 def find(word: str) -> str:

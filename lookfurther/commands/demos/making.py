@@ -140,11 +140,10 @@ def _bot(env: gymnasium.Env) -> Callable[[], int]:
     """MiniGrid's expert, for the levels it knows."""
     from lookfurther.demos.collect import babyai_bot
 
-    level = type(env.unwrapped)
+    level = type(getattr(env, "unwrapped", env))  # an Atari game comes as an emulator
     if "babyai" not in level.__module__:
-        raise DemonstrationError(
-            f"{level.__name__} is no BabyAI level, and the bot plays only those"
-        )
+        name = getattr(env, "game", level.__name__)
+        raise DemonstrationError(f"{name} is no BabyAI level, and the bot plays only those")
     return babyai_bot(env)
 
 

@@ -79,11 +79,21 @@ def search(
 
 def run_search(options: SearchOptions, report: Report | None = None) -> list[Episode]:
     """The plays of a search as verified demonstrations, best first."""
-    found = discover(_builder(options), options, report)
+    played = 0
+
+    def follow(progress: Progress) -> None:
+        nonlocal played
+        played = progress.frames
+        if report:
+            report(progress)
+
+    found = discover(_builder(options), options, follow)
     if not found:
+        more = f"give more than {options.budget:,} frames"
+        if options.minutes and played < options.budget:
+            more = f"give more than {options.minutes:g} minutes, or a faster machine"
         raise DemonstrationError(
-            f"nothing was scored in {options.env} within the budget: give more than"
-            f" {options.budget:,} frames"
+            f"nothing was scored in {options.env} in {played:,} frames: {more}"
         )
     return [_episode(tape(entry, options.env), options.env) for entry in found]
 
