@@ -147,6 +147,17 @@ def test_the_code_runs(page: str, briefly: None, tmp_path: Path) -> None:
         assert {path.name for path in run.iterdir()} <= held
 
 
+def test_the_guides_recipe_for_atari_makes_a_set_that_verifies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("ale_py")
+    monkeypatch.chdir(tmp_path)
+    (code,) = (code for _, code in fences(GUIDE, "python") if "Tape(" in code)
+    exec(code, {})
+    assert cli.main(["demos", "verify", str(tmp_path / "demos" / "pong" / "mine-v0")]) == 0
+    assert "3 episodes, all equal" in capsys.readouterr().out
+
+
 def shell(page: str) -> list[list[str]]:
     """The words of every line of shell."""
     lines = [line for _, code in fences(page, "sh") for line in code.splitlines()]
