@@ -297,10 +297,12 @@ def test_a_set_of_an_older_version_loads_and_says_what_it_does_not_know(
     assert "old-v0: 1 episode, all equal" in printed(capsys, "verify", "old")
 
 
-def test_an_export_of_sticky_actions_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_of_sticky_actions_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sticky = Environment(sticky=0.25)
     store.save("pong-v0", [episode(40)], describe(PONG, sticky), "me", environment=sticky)
-    said = printed(capsys, "export", "pong", "a.npz", code=4)
+    said = printed(capsys, "export", "pong", str(tmp_path / "a.npz"), code=4)
     assert "pong-v0 has sticky actions, which no action sequence can say" in said
 
 
