@@ -61,6 +61,8 @@ class Actor:
     """a random action lasts one step, or n steps with probability proportional to n^-2"""
     weights_period: int = 10
     """steps of a lane between copies of the learner's weights"""
+    stagger_steps: int = 0
+    """truncate each lane's first episode at a random one of these steps; 0: lanes start together"""
 
 
 @dataclass(frozen=True)

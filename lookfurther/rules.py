@@ -21,6 +21,7 @@ LEAST = {
     "environment.threads": 0,
     "actor.lanes": 1,
     "actor.weights_period": 1,
+    "actor.stagger_steps": 0,
     "replay.alpha": 0,
     "learner.agent_items": 1,
     "learner.expert_items": 0,

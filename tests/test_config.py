@@ -89,6 +89,7 @@ BROKEN: dict[str, dict[str, Any]] = {
     "environment.threads must be 0 or more, not -1": {"environment__threads": -1},
     "actor.lanes must be 1 or more, not 0": {"actor__lanes": 0},
     "actor.weights_period must be 1 or more, not 0": {"actor__weights_period": 0},
+    "actor.stagger_steps must be 0 or more, not -1": {"actor__stagger_steps": -1},
     "replay.alpha must be 0 or more, not -0.1": {"replay__alpha": -0.1},
     "learner.agent_items must be 1 or more, not 0": {"learner__agent_items": 0},
     "learner.expert_items must be 0 or more, not -1": {"learner__expert_items": -1},

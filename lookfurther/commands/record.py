@@ -87,11 +87,6 @@ def recorder(options: RecordOptions, name: str) -> Iterator[Recorder]:
         yield Recorder(game, environment, shelf, journal, options.seed)
 
 
-def versioned(name: str) -> str:
-    """A name with the version that Minari wants at its end: montezuma-v0 for montezuma."""
-    return name if re.search(r"-v[0-9]+$", name) else f"{name}-v0"
-
-
 def default_name(env: str) -> str:
     """recorded/MontezumaRevenge-v0 for ALE/MontezumaRevenge-v5."""
     last = re.split(r"[/:]", env)[-1]

@@ -57,6 +57,13 @@ class Envs(Protocol):
         """What followed the actions sent."""
         ...
 
+    def truncate(self, lanes: np.ndarray) -> Step:
+        """The last Step again, with the episodes of `lanes` [m] bool truncated there.
+
+        Only episodes in progress can be. The next answer of these lanes opens a new episode.
+        """
+        ...
+
     def state(self) -> dict[str, np.ndarray]:
         """What `restore` needs to take up the episodes in flight."""
         ...

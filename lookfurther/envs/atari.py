@@ -36,6 +36,7 @@ class Atari:
         states = np.random.SeedSequence(seed).generate_state(lanes)
         self._seeds: np.ndarray | None = (states >> 1).astype(np.int32)
         self._ended = np.zeros(lanes, bool)
+        self._truncated = np.zeros(lanes, bool)  # by `truncate`, not by the emulator
         self.lanes = lanes
         actions = int(self._games.single_action_space.n)  # type: ignore[attr-defined]
         self.spec = Spec(game.id, (1, SIDE, SIDE), stack, "uint8", actions, 255.0)
@@ -43,7 +44,7 @@ class Atari:
     def reset(self) -> Step:
         observation, _ = self._games.reset(seed=self._seeds)
         self._seeds = None  # a second reset opens other episodes, not the first ones again
-        self._ended = np.zeros(self.lanes, bool)
+        self._ended, self._truncated = np.zeros((2, self.lanes), bool)
         none = np.zeros(self.lanes, bool)
         reward = np.zeros(self.lanes, np.float32)
         return Step(observation, reward, none, none, np.ones(self.lanes, bool), none)
@@ -54,9 +55,20 @@ class Atari:
     def recv(self) -> Step:
         # Each answer comes in memory of its own: nothing to copy.
         observation, reward, terminal, truncated, _ = self._games.recv()
+        if self._truncated.any():
+            observation, _ = self._games.reset(options={"reset_mask": self._truncated})
+            reward = np.where(self._truncated, 0, reward)
+            terminal, truncated = terminal & ~self._truncated, truncated & ~self._truncated
+            self._truncated = np.zeros(self.lanes, bool)
         first, self._ended = self._ended, terminal | truncated
         dropped = np.zeros(self.lanes, bool)
-        return Step(observation, reward.astype(np.float32), terminal, truncated, first, dropped)
+        reward = reward.astype(np.float32)
+        self._step = Step(observation, reward, terminal, truncated, first, dropped)
+        return self._step
+
+    def truncate(self, lanes: np.ndarray) -> Step:
+        self._truncated, self._ended = lanes, self._ended | lanes
+        return self._step._replace(truncated=self._step.truncated | lanes)
 
     def state(self) -> dict[str, np.ndarray]:
         return {}

@@ -232,6 +232,12 @@ class Lanes:
             "action": np.array([a for lane in self._block for a in lane.actions], np.int64),
         }
 
+    def truncate(self, lanes: np.ndarray) -> Step:
+        for i in np.flatnonzero(lanes):
+            self._block[i].over = True
+        self._step = self._step._replace(truncated=self._step.truncated | lanes)
+        return self._step
+
     def restore(self, state: dict[str, np.ndarray]) -> tuple[Step, np.ndarray]:
         """Replay every episode in flight from its seed; go on where the last Step is the same."""
         held = len(state["episode"])
@@ -272,6 +278,8 @@ class Lanes:
             if lane.episode != episode:
                 return False
             self._put(i, lane.step(action))
+        if state["truncated"][i]:  # maybe by `truncate`, not by the environment
+            lane.over = self._step.truncated[i] = True
         fields = ("observation", "reward", "terminal", "truncated", "first")
         return lane.episode == episode and all(
             state[name][i].tobytes() == getattr(self._step, name)[i].tobytes() for name in fields

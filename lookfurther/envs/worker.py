@@ -208,6 +208,8 @@ def serve(lanes: Lanes, records: np.ndarray, command: str, argument: Any) -> Any
         step, answer = lanes.restore(argument)
     elif command == "reset":
         step = lanes.reset(argument)
+    elif command == "truncate":
+        step = lanes.truncate(argument)
     else:
         lanes.send(records["action"])
         step = lanes.recv()

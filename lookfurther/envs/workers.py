@@ -87,6 +87,14 @@ class Workers:
         self._replace_lost(answers)
         return self._step()
 
+    def truncate(self, lanes: np.ndarray) -> Step:
+        for worker in self._workers:
+            worker.ask("truncate", lanes[worker.lanes])
+        # What is lost is replaced by the next `recv`.
+        self._answers(self._workers, self._timeout)
+        self._records["truncated"] |= lanes
+        return self._step()
+
     def state(self) -> dict[str, np.ndarray]:
         for worker in self._workers:
             worker.ask("state")

@@ -26,7 +26,7 @@ from lookfurther.types import Spec
 from lookfurther.weights import Weights
 
 # Random streams, so that no two uses of a seed share their numbers.
-STREAMS: dict[str, Any] = {"train": (0, 3), "evaluate": 1, "replay": 2}
+STREAMS: dict[str, Any] = {"train": (0, 3), "evaluate": 1, "replay": 2, "stagger": 4}
 
 
 def build_envs(
@@ -55,9 +55,22 @@ def build_source(config: Config, envs: Sequence[Envs], learner: Learner) -> Loca
     groups, first = [], 0
     for part in envs:
         lanes = range(first, first + part.lanes)
-        groups.append(Group(part, Actor(copied, part.spec, config, lanes)))
+        actor = Actor(copied, part.spec, config, lanes)
+        groups.append(Group(part, actor, first_truncations(config, lanes)))
         first = lanes.stop
     return LocalSource(groups, copied)
+
+
+def first_truncations(config: Config, lanes: range) -> np.ndarray:
+    """The step at which each lane's first episode is truncated [m]; 0: it is not.
+
+    Lanes that start together stay in phase where episodes have one length, and every round of
+    experience is then of one part of the episode.
+    """
+    within = config.actor.stagger_steps
+    random = np.random.default_rng((config.run.seed, STREAMS["stagger"]))
+    steps = random.integers(min(1, within), within + 1, config.actor.lanes)
+    return steps[lanes.start : lanes.stop]
 
 
 def build_mixture(

@@ -26,10 +26,13 @@ class Group:
     On a GPU the actor has a stream of its own that goes before the learner's.
     """
 
-    def __init__(self, envs: Envs, actor: Actor) -> None:
+    def __init__(self, envs: Envs, actor: Actor, truncation: np.ndarray | None = None) -> None:
         self.envs, self.actor = envs, actor
         self.environment_code = EnvironmentCode()
         self.stepping = False  # actions were sent, and the answer has not come
+        # Steps until a lane's episode is truncated [m]; 0: never.
+        self.first_truncation = np.zeros(envs.lanes, np.int64) if truncation is None else truncation
+        self.truncate_in = self.first_truncation
         self.choose = Captured(actor.choose, actor.device, [actor.generator], urgent=True)
         self.close = Captured(actor.close, actor.device, urgent=True)
         self.cuda = actor.device.type == "cuda"
@@ -50,6 +53,7 @@ class Group:
             self.actor.show(step)
             self.actor.cut(~going)
         self.actor.length = np.where(going, self.actor.length, 1)
+        self.truncate_in = np.where(going, self.truncate_in, self.first_truncation)
 
     def start(self) -> None:
         """Act on the last observations; environments step on their own from here."""
@@ -68,7 +72,7 @@ class Group:
     def collect(self) -> Chunk:
         """Wait for the environments and hand over the slot that is now complete."""
         with self.environment_code:
-            self.step = self.envs.recv()
+            self.step = self._with_truncations(self.envs.recv())
         self.stepping = False
         with self.beside():
             self.actor.load(self.step)
@@ -88,6 +92,15 @@ class Group:
             state = self.envs.state()
         self.stepping = False
         return state
+
+    def _with_truncations(self, step: Step) -> Step:
+        """The environments' answer, after the truncations that are due."""
+        over = step.terminal | step.truncated
+        due = (self.truncate_in == 1) & ~(over | step.first)
+        # A lane that has just begun is truncated one step later.
+        counted = self.truncate_in - ((self.truncate_in > 1) | ~step.first)
+        self.truncate_in = np.maximum(counted, 0)
+        return self.envs.truncate(due) if due.any() else step
 
     def beside(self) -> AbstractContextManager[Any]:
         """The actor's own stream."""
@@ -155,6 +168,7 @@ class LocalSource:
         files: dict[str, dict[str, Tensor]] = {"actor": {}, "envs": {}}
         for i, group in enumerate(self.groups):
             files["actor"] |= {f"{i}.{k}": v for k, v in group.actor.state().items()}
+            files["actor"][f"{i}.truncate_in"] = _tensor(group.truncate_in)
             envs = group.envs_state()
             files["envs"] |= {f"{i}.{k}": _tensor(v) for k, v in envs.items()}
         files["actor"] |= self.handover.state()
@@ -169,6 +183,7 @@ class LocalSource:
         for i, group in enumerate(self.groups):
             if actor := under(state["actor"], str(i)):
                 group.actor.load_state(actor)
+                group.truncate_in = actor["truncate_in"].numpy().copy()
             lanes = slice(group.actor.lanes.start, group.actor.lanes.stop)
             if envs := under(state["envs"], str(i)):
                 step, going[lanes] = group.envs.restore({k: v.numpy() for k, v in envs.items()})

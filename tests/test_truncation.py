@@ -1,0 +1,119 @@
+"""Episodes truncated from outside, and lanes that do not run in phase."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+import pytest
+import torch
+
+from lookfurther.actor import Actor
+from lookfurther.config import Config, Environment, replace
+from lookfurther.envs import Envs, make_envs
+from lookfurther.networks import builder
+from lookfurther.presets import preset
+from lookfurther.runtime.assembly import first_truncations
+from lookfurther.runtime.local import Group
+from lookfurther.weights import Weights
+
+CASES = {
+    "in this process": ("CartPole-v1", Environment()),
+    "in processes": ("CartPole-v1", Environment(processes=2)),
+    "Atari": ("ALE/Pong-v5", Environment(noops=0)),
+}
+
+
+@pytest.fixture(params=CASES)
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Envs, Envs]]:
+    """The same four lanes twice."""
+    env, environment = CASES[request.param]
+    if env.startswith("ALE/"):
+        pytest.importorskip("ale_py")
+    with (
+        closing(make_envs(env, environment, 4, 0, 1)) as one,
+        closing(make_envs(env, environment, 4, 0, 1)) as other,
+    ):
+        yield one, other
+
+
+def test_truncated_lanes_open_an_episode_and_others_go_on(pair: tuple[Envs, Envs]) -> None:
+    truncated, _ = pair
+    lanes, actions = np.array([True, False, False, True]), np.zeros(4, np.int64)
+    for envs in pair:
+        envs.reset()
+        for _ in range(3):
+            envs.send(actions)
+            last = envs.recv()
+    ended = truncated.truncate(lanes)
+    assert ended.truncated.tolist() == lanes.tolist()
+    assert np.array_equal(ended.observation, last.observation)
+    for t in range(3):
+        steps = []
+        for envs in pair:
+            envs.send(actions)
+            steps.append(envs.recv())
+        ours, theirs = steps
+        assert ours.first.tolist() == (lanes & (t == 0)).tolist()
+        assert not ours.truncated.any()
+        assert np.array_equal(ours.observation[~lanes], theirs.observation[~lanes])
+        assert np.array_equal(ours.reward[~lanes], theirs.reward[~lanes])
+        assert t > 0 or not ours.reward[lanes].any()
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_truncation_is_part_of_the_state(processes: int) -> None:
+    environment, actions = Environment(processes=processes), np.zeros(4, np.int64)
+    with (
+        closing(make_envs("CartPole-v1", environment, 4, 0, 1)) as envs,
+        closing(make_envs("CartPole-v1", environment, 4, 0, 1)) as twin,
+    ):
+        envs.reset()
+        envs.send(actions)
+        envs.recv()
+        envs.truncate(np.array([False, True, False, False]))
+        step, going = twin.restore(envs.state())
+        assert going.all()
+        assert step.truncated.tolist() == [False, True, False, False]
+        for one in (envs, twin):
+            one.send(actions)
+        ours, theirs = envs.recv(), twin.recv()
+        for mine, his in zip(ours, theirs, strict=True):
+            assert np.array_equal(mine, his)
+        assert ours.first.tolist() == [False, True, False, False]
+
+
+def staggered(**overrides: object) -> Config:
+    settings = {"env": "ALE/Pong-v5", "actor__lanes": 8, "actor__stagger_steps": 12} | overrides
+    return replace(preset("no-demos", "small"), **settings)
+
+
+def test_each_lane_is_truncated_once_at_its_own_step() -> None:
+    pytest.importorskip("ale_py")
+    config = staggered()
+    due = first_truncations(config, range(8))
+    with closing(make_envs(config.env, config.environment, 8, 0, 1)) as envs:
+        small = replace(config, network__convolutions=(2, 2, 2), network__hidden=(4,))
+        weights = Weights(builder(small.network)(envs.spec), torch.float32)
+        group = Group(envs, Actor(weights, envs.spec, config, range(8)), due)
+        seen = []
+        for _ in range(30):
+            group.start()
+            group.collect()
+            seen.append(group.step)
+    truncated = np.stack([step.truncated for step in seen])
+    assert truncated.sum(0).tolist() == [1] * 8
+    assert (truncated.argmax(0) + 1).tolist() == due.tolist()
+    first = np.stack([step.first for step in seen])
+    assert np.array_equal(first[1:], truncated[:-1])
+
+
+def test_first_truncations_differ_and_cover_the_groups() -> None:
+    config = staggered(actor__lanes=64, actor__stagger_steps=1000)
+    whole = first_truncations(config, range(64))
+    assert 1 <= whole.min() <= whole.max() <= 1000
+    assert len(set(whole.tolist())) > 50
+    halves = [first_truncations(config, lanes) for lanes in (range(32), range(32, 64))]
+    assert np.array_equal(np.concatenate(halves), whole)
+    assert not first_truncations(staggered(actor__stagger_steps=0), range(8)).any()
