@@ -166,7 +166,7 @@ def breakout(tmp_path: Path, demos: Held, monkeypatch: pytest.MonkeyPatch) -> Pa
 def put(folder: Path, spec: Spec, demos: tuple[str, ...], env: str = "") -> Path:
     """A run folder that holds random weights as its best."""
     config: Config = preset(
-        "apex-dqfd",
+        "apex-dqfd" if demos else "no-demos",
         env=env or spec.env,
         demos=demos,
         network__convolutions=(4, 4, 4),

@@ -27,7 +27,7 @@ pytest.importorskip("starlette", reason="the recorder is an extra: lookfurther[r
 from websockets.sync.client import ClientConnection, connect
 
 from lookfurther.cli import main
-from lookfurther.commands.record import RecordOptions, default_name, recorder, versioned
+from lookfurther.commands.record import RecordOptions, default_name, recorder
 from lookfurther.config import Environment
 from lookfurther.demos import store
 from lookfurther.demos.episodes import Episode
@@ -608,7 +608,6 @@ def test_a_name_without_version_gets_one(
 def test_names_of_sets() -> None:
     assert default_name("ALE/MontezumaRevenge-v5") == "recorded/MontezumaRevenge-v0"
     assert default_name("module:MiniGrid-Empty-5x5-v0") == "recorded/MiniGrid-Empty-5x5-v0"
-    assert [versioned(name) for name in ("mine", "my/set-v3")] == ["mine-v0", "my/set-v3"]
 
 
 class Command:
