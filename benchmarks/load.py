@@ -76,7 +76,7 @@ class Training:
         self.loop = bench.learning()
 
     def round(self, seconds: float) -> dict[str, float]:
-        """Rates over so many seconds, at least one turn."""
+        """Rates over `seconds`, at least one turn."""
         before, wall, processor = self.loop.step, time.perf_counter(), time.process_time()
         while True:
             self.loop.turn()
@@ -102,7 +102,7 @@ def waiting(variables: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """So many processes next to this one that never sleep."""
+    """Processes next to this one that never sleep."""
     command = [sys.executable, "-c", "while True: pass"]
     others = [subprocess.Popen(command) for _ in range(count)]
     try:

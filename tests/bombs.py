@@ -76,7 +76,7 @@ def name_of_many_words() -> bytes:
 
 
 def checkpoints(count: int, before: int) -> bytes:
-    """One emulator state, its RAM after so many bytes, at each of the first frames."""
+    """One emulator state, its RAM after a number of bytes, at each of the first frames."""
     state = bytes(before) + b"M6532" + np.array([128] + [0] * 128, "<i4").tobytes()
     array = b"cnumpy.core.multiarray\n_reconstruct\n)R(NNNNB" + struct.pack("<I", len(state))
     numbers = b"".join(b"J" + struct.pack("<i", i) for i in range(1, count + 1))

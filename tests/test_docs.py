@@ -416,3 +416,14 @@ def test_architecture_names_the_layers() -> None:
 
 def layers() -> list[list[str]]:
     return rows("docs/architecture.md", "layer")
+
+
+def test_faults_page_names_tests_that_exist() -> None:
+    defined = {
+        name
+        for path in Path(__file__).parent.glob("test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    named = set(re.findall(r"`(test_\w+)`", text("docs/faults.md")))
+    assert len(named) > 40
+    assert named <= defined

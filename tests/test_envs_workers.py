@@ -273,7 +273,7 @@ def test_hanging_environment_is_replaced(tmp_path: Path):
 
 
 class Pipe:
-    """A pipe on which an answer arrives after so many polls, with a step at some of them."""
+    """A pipe on which an answer arrives after a number of polls, with a step at some of them."""
 
     def __init__(self, worker: Worker, polls: int, steps: set[int]) -> None:
         self.worker, self.polls, self.steps, self.asked = worker, polls, steps, 0

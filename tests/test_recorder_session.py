@@ -737,7 +737,7 @@ def test_many_idle_connections_do_not_stop_play(tmp_path: Path, descriptors: Non
 
 
 def test_token_is_printed_once_and_never_logged(tmp_path: Path) -> None:
-    """The address is for the player; a log of requests would give it to whoever reads the log."""
+    """The address is for the player; a log of requests would show it to every reader of the log."""
     log = tmp_path / "log"
     with Logged(log, "ALE/Pong-v5", "--name", NAME) as server:
         host, _, path = server.address.partition("/")

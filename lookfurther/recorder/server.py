@@ -198,7 +198,7 @@ def serve(source: Source, host: str, port: int, announce: Callable[[str], None])
     config = uvicorn.Config(
         theatre.app,
         http=partial(Visitor, waiting={}),  # type: ignore[arg-type]
-        backlog=MOST_WAITING,  # so many are accepted before the first of them is looked at
+        backlog=MOST_WAITING,  # accepted before the first is looked at
         log_level="error",  # a warning for each bad request would let a visitor fill the log
         access_log=False,  # it would print the token
         lifespan="off",
