@@ -15,9 +15,8 @@ from lookfurther.demos.episodes import Audit, Episode
 from lookfurther.demos.metadata import parse_json
 from lookfurther.envs.emulator import STANDARD, Variant
 from lookfurther.errors import DemonstrationError
-from lookfurther.types import Spec
+from lookfurther.types import MOST_ACTIONS, Spec
 
-MOST_ACTIONS = 2**20
 MOST_REPEAT = 2**10  # frames of a step
 
 

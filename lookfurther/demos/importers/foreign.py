@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lookfurther.demos import pieces
-from lookfurther.demos.facts import MOST_ACTIONS
 from lookfurther.demos.metadata import parse_json, read_json
 from lookfurther.demos.sandbox import FREE, RATIO, SANDBOX, SLICE, Answer, Task, file_size
 from lookfurther.errors import DemonstrationError
+from lookfurther.types import MOST_ACTIONS
 
 MOST_STEPS = 1_000_000  # of an episode
 MOST_FRAMES = 100  # of a step
