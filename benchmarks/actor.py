@@ -55,10 +55,10 @@ class Acting:
         from lookfurther import preset
         from lookfurther.actor import Actor
         from lookfurther.envs import make_envs
+        from lookfurther.master_weights import Weights
         from lookfurther.networks import builder
-        from lookfurther.runtime import hardware
-        from lookfurther.runtime.local import Group, LocalSource
-        from lookfurther.weights import Weights
+        from lookfurther.training import hardware
+        from lookfurther.training.actors import Group, LocalSource
 
         config = preset("apex-dqfd", env=GAME, actor__lanes=lanes, run__device="cpu")
         envs = make_envs(GAME, config.environment, lanes, seed=0, threads=cores)

@@ -8,17 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from benchmarks.films import (
-    ACTIONS,
-    BATCH,
-    GAMMA,
-    HORIZONS,
-    PIXELS,
-    SIDE,
-    STACK,
-    Moment,
-    Transitions,
-)
+from analysis.films import ACTIONS, BATCH, GAMMA, HORIZONS, PIXELS, SIDE, STACK, Moment, Transitions
 
 ALPHA, BETA = 0.6, 0.4
 
@@ -37,13 +27,13 @@ class Buffer(Protocol):
 
 
 class Ours:
-    """lookfurther.replay.Replay."""
+    """lookfurther.replay.prioritized.Replay."""
 
     def __init__(self, steps: int, lanes: int) -> None:
         import torch
 
         from lookfurther import config, types
-        from lookfurther.replay import Replay
+        from lookfurther.replay.prioritized import Replay
 
         self.torch, self.types = torch, types
         spec = types.Spec("film", (1, SIDE, SIDE), STACK, "uint8", ACTIONS, 255.0)

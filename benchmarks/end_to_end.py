@@ -63,7 +63,7 @@ class Ours:
     def rows(self, warm: float, seconds: float) -> list[dict[str, float]]:
         """What a training run tells of so many seconds of learning, without the first `warm`."""
         from lookfurther import replace, train
-        from lookfurther.runtime.metrics import read
+        from lookfurther.training.metrics import read
 
         with (
             tempfile.TemporaryDirectory() as folder,
@@ -107,8 +107,8 @@ def on_two_cores(lanes: int) -> Ours:
 
 def random_play(config: Any, root: Path) -> Path:
     """A set of two short random episodes, where `demos` finds it."""
-    from lookfurther.demos.episodes import Episode
-    from lookfurther.demos.store import save
+    from lookfurther.demos.episode import Episode
+    from lookfurther.demos.storage import save
     from lookfurther.envs import make_envs
 
     envs = make_envs(config.env, config.environment, lanes=1, seed=1, threads=1)

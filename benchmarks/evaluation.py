@@ -4,7 +4,7 @@
     python -m benchmarks.evaluation --random GAME ... [--episodes N] [--json FILE]
 
 The first steps Montezuma's Revenge: ale-py's vector environment with random actions, then whole
-episodes of `lookfurther.play` with random weights of the standard network, from no-op starts and
+episodes of `lookfurther.rollout` with random weights of the standard network, from no-op starts and
 from human starts. Episodes are cut after 800 frames, so that a round holds some. The time of 200
 episodes is given for episodes of 1,000 steps.
 
@@ -37,7 +37,7 @@ class Bare:
     """The vector environment with random actions."""
 
     def __init__(self, lanes: int, cores: int) -> None:
-        from lookfurther.evaluation import lanes_of, regime
+        from lookfurther.evaluation.evaluate import lanes_of, regime
 
         self.envs = lanes_of(GAME, replace(regime(Environment()), threads=cores), lanes, 0)
         self.random = np.random.default_rng(0)
@@ -62,9 +62,9 @@ class Evaluating:
         import torch
 
         from lookfurther.config import Network
-        from lookfurther.evaluation import regime
+        from lookfurther.evaluation.evaluate import regime
         from lookfurther.networks import builder
-        from lookfurther.play import greedy
+        from lookfurther.rollout import greedy
 
         torch.manual_seed(0)
         settings = regime(Environment())
@@ -73,12 +73,12 @@ class Evaluating:
         self.policy = greedy(builder(Network())(self.envs.spec).eval(), 0.001, 0)
 
     def make(self, lanes: int) -> Any:
-        from lookfurther.evaluation import lanes_of
+        from lookfurther.evaluation.evaluate import lanes_of
 
         return lanes_of(GAME, replace(self.settings, processes=0), lanes, 0)
 
     def round(self, seconds: float) -> dict[str, float]:
-        from lookfurther.play import play
+        from lookfurther.rollout import play
 
         steps, start = 0, time.perf_counter()
         while not steps or time.perf_counter() - start < seconds:
@@ -94,7 +94,7 @@ class Restarting(Evaluating):
 
     def make(self, lanes: int) -> Any:
         from lookfurther.envs.emulator import Emulator
-        from lookfurther.envs.starts import Start, make_started
+        from lookfurther.envs.human_starts import Start, make_started
 
         return make_started(GAME, [Start(Emulator(GAME).state(), 0)], self.settings, lanes, 0)
 
@@ -142,8 +142,8 @@ def random_scores(options: argparse.Namespace) -> None:
 
     The published means are of 30 episodes; their spread is taken to be ours.
     """
-    from lookfurther.evaluation import assess_random, regime
-    from lookfurther.scores import game_of, reference
+    from lookfurther.evaluation.evaluate import assess_random, regime
+    from lookfurther.evaluation.paper_scores import game_of, reference
 
     where = surroundings(["numpy", "ale-py"])
     rows, result = [], {}

@@ -21,20 +21,20 @@ import torch
 from torch import nn
 
 from benchmarks.measure import add_json
-from lookfurther.bench import Bench
+from lookfurther.autograd import Passes
 from lookfurther.config import Config, replace
 from lookfurther.envs import Envs
+from lookfurther.gpu.graphs import AHEAD
+from lookfurther.master_weights import Weights
 from lookfurther.networks import Dueling, builder
-from lookfurther.passes import Passes
 from lookfurther.presets import preset
-from lookfurther.replay import Replay
-from lookfurther.runtime.assembly import build_envs, training_envs
-from lookfurther.runtime.captured import AHEAD
-from lookfurther.runtime.folder import write_text
-from lookfurther.runtime.handover import Handover
-from lookfurther.runtime.updates import Updates
+from lookfurther.replay.prioritized import Replay
+from lookfurther.training.build import build_envs, training_envs
+from lookfurther.training.run_dir import write_text
+from lookfurther.training.throughput import Bench
+from lookfurther.training.updates import Updates
+from lookfurther.training.weight_sync import Handover
 from lookfurther.types import FIRST, TERMINAL, TRUNCATED, Spec
-from lookfurther.weights import Weights
 
 ATARI = Spec("ALE/MontezumaRevenge-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
 CAPTURED, COMPILED = 120, 8  # updates after which weights are compared
@@ -88,7 +88,7 @@ def check_networks() -> dict[str, float]:
 
     By the learner's own kernels, in float32, that of gradients too, over the largest of each.
     """
-    from lookfurther.dueling import DuelingPasses
+    from lookfurther.gpu.dueling import DuelingPasses
 
     found, x = {}, torch.randint(0, 256, (8, *ATARI.observation), dtype=torch.uint8)
     for name in ("apex-dqfd", "apex-dqfd-deeper"):

@@ -1,4 +1,4 @@
-"""The convolutions of lookfurther.torso on a GPU beside cuDNN's, and the search for their blocks.
+"""The convolutions of lookfurther.gpu.conv next to cuDNN's, and the search for their blocks.
 
     python -m benchmarks.kernels [--search] [--json FILE]
 
@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 
 from benchmarks.measure import add_json, table
-from lookfurther.cores import cores
-from lookfurther.processes import safe_import_path
-from lookfurther.runtime.folder import write_text
+from lookfurther.system.cores import cores
+from lookfurther.system.processes import safe_import_path
+from lookfurther.training.run_dir import write_text
 
 IMAGES, SCALE = 512, 1 / 255
 REPEATS, GRAPHS = 20, 5
@@ -43,15 +43,15 @@ class Job(NamedTuple):
 
 def jobs(widths: tuple[int, ...]) -> list[Job]:
     """All kernels of a torso, on random numbers."""
-    from lookfurther import torso
+    from lookfurther.gpu import conv
 
     c1, c2, c3 = widths
     x = torch.randint(0, 256, (IMAGES, 4, 84, 84), dtype=torch.uint8, device="cuda")
     w = [_weights(c1, 64, 2), _weights(c2, 4 * c1, 2), _weights(c3, c2, 3)]
     b = [_random(c) for c in widths]
-    y = torso.features(x, w)
+    y = conv.features(x, w)
     g = [torch.randn_like(t) for t in y]
-    rows = torso.gradients(w)
+    rows = conv.gradients(w)
     folded, plain = _random(IMAGES, 21, 21, 64), _random(IMAGES, 20, 20, c1)
     seen, slopes = [folded, y[0], y[1]], [plain, g[1], g[2]]
 
@@ -67,18 +67,18 @@ def jobs(widths: tuple[int, ...]) -> list[Job]:
     taps = {"warps": (4, 8), "stages": (2, 3, 4)}
     images = {"rows": (64, 128, 256), "inner": (32, 64, 128), "width": (64, 128, 256)} | taps
     return [
-        Job("first", lambda k: torso.first(x, SCALE, w[0], b[0], y[0], k), forward(0),
+        Job("first", lambda k: conv.first(x, SCALE, w[0], b[0], y[0], k), forward(0),
             {"rows": (64, 128, 256), "warps": (4, 8), "stages": (1, 2)}),
-        *(Job(f"layer_{i + 1}", lambda k, i=i: torso.layer(y[i - 1], w[i], b[i], y[i], k),
+        *(Job(f"layer_{i + 1}", lambda k, i=i: conv.layer(y[i - 1], w[i], b[i], y[i], k),
               forward(i), {"rows": (64, 128), "inner": (64,)} | taps) for i in (1, 2)),
-        Job("slope_1", lambda k: torso.first_slope(x, SCALE, g[0], w[0], rows[0], k),
+        Job("slope_1", lambda k: conv.first_slope(x, SCALE, g[0], w[0], rows[0], k),
             backward(0, False, True, True),
             {"rows": (32, 64, 128), "splits": (132, 256, 264)} | taps),
-        *(Job(f"slope_{i + 1}", lambda k, i=i: torso.layer_slope(seen[i], g[i], w[i], rows[i], k),
+        *(Job(f"slope_{i + 1}", lambda k, i=i: conv.layer_slope(seen[i], g[i], w[i], rows[i], k),
               backward(i, False, True, True),
               {"rows": (64, 128), "inner": (64, 128), "splits": (15, 29, 33, 66)} | taps)
           for i in (1, 2)),
-        *(Job(f"image_{i + 1}", lambda k, i=i: torso.image_slope(g[i], w[i], y[i - 1], g[i - 1], k),
+        *(Job(f"image_{i + 1}", lambda k, i=i: conv.image_slope(g[i], w[i], y[i - 1], g[i - 1], k),
               backward(i, True, False, False), images) for i in (1, 2)),
     ]  # fmt: skip
 
@@ -119,7 +119,7 @@ def microseconds(work: Callable[[], Any]) -> float:
 
 def candidates(job: Job) -> Iterator[Any]:
     """Every block of a job's choices."""
-    from lookfurther.torso import Blocks
+    from lookfurther.gpu.conv import Blocks
 
     for values in product(*job.choices.values()):
         yield Blocks(**dict(zip(job.choices, values, strict=True)))
@@ -155,7 +155,7 @@ def compile_share(share: int, of: int) -> None:
 
 def measure(searching: bool) -> dict[str, Any]:
     """Microseconds of each kernel, ours and cuDNN's, and what a search found."""
-    from lookfurther.torso import BLOCKS
+    from lookfurther.gpu.conv import BLOCKS
 
     torch.backends.cudnn.benchmark = True
     found: dict[str, Any] = {}
@@ -177,7 +177,9 @@ def main() -> None:
     add_json(options)
     asked = options.parse_args()
     if not torch.cuda.is_available():
-        raise SystemExit("there is no GPU here: tests/test_kernels.py checks the kernels without")
+        raise SystemExit(
+            "there is no GPU here: tests/test_gpu_kernels.py checks the kernels without"
+        )
     if asked.search:
         with (
             safe_import_path(),

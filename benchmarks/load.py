@@ -28,7 +28,7 @@ from benchmarks.measure import (
     table,
 )
 from lookfurther import Config, preset, replace
-from lookfurther.openmp import BRIEF, CHOICES
+from lookfurther.system.openmp import BRIEF, CHOICES
 
 CAPACITY = 20_000  # steps in the replay: what fits several times
 
@@ -68,8 +68,8 @@ class Training:
     """A run after its first update."""
 
     def __init__(self, name: str, threads: int, openblas: int) -> None:
-        from lookfurther.bench import Bench
-        from lookfurther.runtime import hardware
+        from lookfurther.training import hardware
+        from lookfurther.training.throughput import Bench
 
         bench = Bench(replace(task(name), run__threads=threads), 0.0)
         hardware.limit_openblas(openblas or hardware.cores())

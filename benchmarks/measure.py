@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
+from lookfurther.cli.parsing import check_output
 from lookfurther.errors import ConfigError
-from lookfurther.options import check_output
-from lookfurther.processes import safe_import_path
-from lookfurther.runtime.folder import write_text
+from lookfurther.system.processes import safe_import_path
+from lookfurther.training.run_dir import write_text
 
 ROOT = Path(__file__).parents[1]
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import ROOT, confine, medians, parser, report, surroundings, table
-from lookfurther.processes import helper_environment, python_command
+from lookfurther.system.processes import helper_environment, python_command
 
 GAME = "ALE/Freeway-v5"  # lasts for two minutes, however it is played
 KEYS = ("ArrowUp", "ArrowDown", "Space")

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from analysis.films import BATCH, HORIZONS, PIXELS, STACK, Film, Moment
 from benchmarks.buffers import CONTESTANTS, Buffer
-from benchmarks.films import BATCH, HORIZONS, PIXELS, STACK, Film, Moment
 from benchmarks.measure import (
     Contestant,
     absences,

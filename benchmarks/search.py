@@ -17,9 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.measure import add_json, confine, report, surroundings, table, version
-from lookfurther.demos.episodes import Episode
-from lookfurther.demos.importers import sequences
-from lookfurther.demos.search import Progress, SearchOptions, run_search
+from lookfurther.demos.episode import Episode
+from lookfurther.demos.go_explore import Progress, SearchOptions, run_search
+from lookfurther.demos.importers import action_sequence
 from lookfurther.envs.emulator import game_of, rom_digest
 
 SPOKEN = 60  # seconds after which an unchanged score is printed again
@@ -86,7 +86,7 @@ def main() -> None:
 
 def write(path: Path, episode: Episode, options: SearchOptions, last: Progress) -> None:
     """A play as an action sequence, and a JSON file that says where it comes from."""
-    sequences.write(path, episode, options.env)
+    action_sequence.write(path, episode, options.env)
     assert episode.audit is not None
     game = game_of(options.env)
     told = {

@@ -19,8 +19,8 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from lookfurther.config import Network
-from lookfurther.cores import cores
 from lookfurther.networks import builder
+from lookfurther.system.cores import cores
 from lookfurther.types import Spec
 
 ACTIONS = 18

@@ -29,8 +29,8 @@ from benchmarks.measure import (
     table,
 )
 from lookfurther.config import Environment
-from lookfurther.demos import store
-from lookfurther.demos.episodes import Episode
+from lookfurther.demos import storage
+from lookfurther.demos.episode import Episode
 from lookfurther.types import Spec
 
 NAME = "bench/episode-v0"
@@ -79,13 +79,13 @@ class Way:
         return Episode(self.planes, self.actions, rewards, False, 0)
 
     def _save(self, root: Path) -> None:
-        store.save(NAME, [self._episode()], self.spec, "a benchmark", root, Environment())
+        storage.save(NAME, [self._episode()], self.spec, "a benchmark", root, Environment())
 
     def _load(self, root: Path) -> np.ndarray:
-        return store.load(NAME, self.spec, root)[0].planes
+        return storage.load(NAME, self.spec, root)[0].planes
 
     def _minari_write(self, root: Path) -> None:
-        storage(root, self.spec, self.level).update_episodes([self._buffer(self.planes)])
+        minari_storage(root, self.spec, self.level).update_episodes([self._buffer(self.planes)])
 
     def _minari_read(self, root: Path) -> np.ndarray:
         from minari.dataset.minari_storage import MinariStorage
@@ -97,7 +97,7 @@ class Way:
         """Minari's own file, its planes packed."""
         import h5py
 
-        made = storage(root, self.spec, "hdf5")
+        made = minari_storage(root, self.spec, "hdf5")
         made.update_episodes([self._buffer(self.planes[:1])])
         filters = {"lzf": ("lzf", None)} | {f"gzip-{n}": ("gzip", n) for n in range(1, 10)}
         compression, level = filters[self.level]
@@ -120,7 +120,7 @@ class Way:
         return make(0, 0, None, planes, self.actions, np.zeros(steps), none, none, {})
 
 
-def storage(root: Path, spec: Spec, form: str) -> Any:
+def minari_storage(root: Path, spec: Spec, form: str) -> Any:
     """A new dataset of Minari's."""
     from gymnasium import spaces
     from minari.dataset.minari_storage import MinariStorage

@@ -24,13 +24,13 @@ from torch.profiler import profile as record
 
 from benchmarks.gpu import ATARI
 from benchmarks.measure import add_json, report, surroundings
-from lookfurther.bench import Bench
-from lookfurther.commands.bench import fitting
-from lookfurther.commands.train import split
+from lookfurther.cli.bench import fitting
+from lookfurther.cli.train import split
 from lookfurther.config import Config
 from lookfurther.networks import builder
 from lookfurther.presets import preset
-from lookfurther.runtime.updates import Updates
+from lookfurther.training.throughput import Bench
+from lookfurther.training.updates import Updates
 
 PEAK_FLOPS, PEAK_BYTES = 790e12, 4.2e12  # bf16 products and copies measured on an H200
 UPDATES = {"cuda": 3_200, "cpu": 8}  # of a turn

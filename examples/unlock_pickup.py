@@ -20,13 +20,13 @@ import gymnasium
 import numpy as np
 
 from lookfurther import Agent, Config, evaluate, preset, train
-from lookfurther.animate import gif
-from lookfurther.bench import Bench
 from lookfurther.demos.collect import babyai_bot, collect
-from lookfurther.demos.episodes import Episode
-from lookfurther.demos.store import save
+from lookfurther.demos.episode import Episode
+from lookfurther.demos.storage import save
 from lookfurther.envs.minigrid import UNLOCK_LAYOUTS, UNLOCK_PICKUP
-from lookfurther.plots import learning_curve
+from lookfurther.report.learning_curve import learning_curve
+from lookfurther.training.throughput import Bench
+from lookfurther.video.encode import gif
 
 ENV = f"lookfurther.envs.minigrid:{UNLOCK_PICKUP}"
 STEPS = 80_000

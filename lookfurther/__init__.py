@@ -13,16 +13,16 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lookfurther.openmp import wait_briefly
+from lookfurther.system.openmp import wait_briefly
 
 if TYPE_CHECKING:
     from lookfurther.agent import Agent
     from lookfurther.config import Config, replace
     from lookfurther.errors import LookFurtherError
-    from lookfurther.evaluation import evaluate
+    from lookfurther.evaluation.evaluate import evaluate
     from lookfurther.presets import preset
-    from lookfurther.runtime.loop import Summary
-    from lookfurther.runtime.training import train
+    from lookfurther.training.loop import Summary
+    from lookfurther.training.train import train
     from lookfurther.types import Spec
 
 wait_briefly(os.environ)  # before anything imports torch
@@ -34,11 +34,11 @@ _HOMES = {
     "Config": "lookfurther.config",
     "LookFurtherError": "lookfurther.errors",
     "Spec": "lookfurther.types",
-    "Summary": "lookfurther.runtime.loop",
-    "evaluate": "lookfurther.evaluation",
+    "Summary": "lookfurther.training.loop",
+    "evaluate": "lookfurther.evaluation.evaluate",
     "preset": "lookfurther.presets",
     "replace": "lookfurther.config",
-    "train": "lookfurther.runtime.training",
+    "train": "lookfurther.training.train",
 }
 
 __all__ = [

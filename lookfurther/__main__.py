@@ -2,6 +2,6 @@
 
 import sys
 
-from lookfurther.cli import main
+from lookfurther.cli.main import main
 
 sys.exit(main())

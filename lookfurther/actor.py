@@ -20,7 +20,7 @@ from lookfurther.transforms import REWARDS, transform
 from lookfurther.types import END, FIRST, TERMINAL, TRUNCATED, Chunk, Spec, Step
 
 if TYPE_CHECKING:
-    from lookfurther.weights import Weights
+    from lookfurther.master_weights import Weights
 
 DROPPED = 128  # beside the marks of a slot: the episode before it failed
 WINDOW = ("q_a", "v", "rewards", "marks", "alive")

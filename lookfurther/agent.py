@@ -13,8 +13,8 @@ from lookfurther.config import Config
 from lookfurther.envs.trust import import_modules, untrusted
 from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.networks import Builder, ask, builder, fill
-from lookfurther.play import choose
-from lookfurther.runtime import checkpoint, facts
+from lookfurther.rollout import choose
+from lookfurther.training import checkpoint, checkpoint_metadata
 from lookfurther.types import Spec
 
 PARTS = ("weights",)  # of a checkpoint
@@ -74,7 +74,11 @@ def read(
 ) -> Agent:
     """`Agent.load` for a caller that never builds the agent's environment."""
     saved = _find(Path(path))
-    config, spec, step = facts.config(saved), facts.spec(saved), facts.count(saved, "step")
+    config, spec, step = (
+        checkpoint_metadata.config(saved),
+        checkpoint_metadata.spec(saved),
+        checkpoint_metadata.count(saved, "step"),
+    )
     try:
         if network is None:
             _check_shapes(builder(config.network), spec, saved.files["weights"])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from lookfurther.errors import ConfigError
-from lookfurther.rules import bounds, relations
+from lookfurther.validation import bounds, relations
 
 
 @dataclass(frozen=True)

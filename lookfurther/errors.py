@@ -1,6 +1,6 @@
 """What can go wrong for a user: a message of one line that names the thing and the mend."""
 
-from lookfurther.printable import LONGEST_MESSAGE, printable
+from lookfurther.system.printable import LONGEST_MESSAGE, printable
 
 
 class LookFurtherError(Exception):

@@ -9,16 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lookfurther import arrays
+from lookfurther import array_api
 from lookfurther.adam import Adam
-from lookfurther.aside import Aside
 from lookfurther.config import Learner as Settings
 from lookfurther.errors import TrainingDiverged
+from lookfurther.gpu.streams import Aside
 from lookfurther.losses import clip_by_global_norm
+from lookfurther.master_weights import Weights
 from lookfurther.networks import prepare, values
 from lookfurther.objective import Fetched, Objective
 from lookfurther.types import Batch
-from lookfurther.weights import Weights
 
 Terms = dict[str, Tensor]  # scalars, on the device
 
@@ -57,8 +57,8 @@ class Learner:
         self.descent: Callable[..., Tensor] | None = None  # for GPUs
         if compiled:
             self.objective.compile(self.online, precision)
-            if arrays.runs_kernels(device) and self.adam.dense:
-                from lookfurther.descent import Descent  # needs Triton
+            if array_api.runs_kernels(device) and self.adam.dense:
+                from lookfurther.gpu.adam import Descent  # needs Triton
 
                 self.descent = Descent(self.adam, self.weights, settings.max_gradient_norm)
         self.updates = 0

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lookfurther import config
-from lookfurther.arrays import word
+from lookfurther.array_api import word
 from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.types import Spec
 

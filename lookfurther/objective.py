@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lookfurther import arrays
+from lookfurther import array_api
+from lookfurther.autograd import Passes
 from lookfurther.config import Learner
 from lookfurther.losses import (
     chosen,
@@ -20,7 +21,6 @@ from lookfurther.losses import (
     widen_action_gap,
 )
 from lookfurther.networks import prepare
-from lookfurther.passes import Passes
 from lookfurther.priorities import PRIORITIES
 from lookfurther.transforms import transform
 from lookfurther.types import Batch
@@ -52,10 +52,10 @@ class Judged(NamedTuple):
 def _passes(network: nn.Module, precision: torch.dtype) -> Passes:
     """Compiled ones, for the paper's own networks on a GPU those that are written out."""
     device = next(network.parameters()).device
-    if arrays.runs_kernels(device):
-        from lookfurther import dueling, torso  # need Triton
+    if array_api.runs_kernels(device):
+        from lookfurther.gpu import conv, dueling  # need Triton
 
-        if torso.fit(network, precision):
+        if conv.fit(network, precision):
             return dueling.DuelingPasses(device)
     return Passes(compiled=True)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lookfurther.arrays import A
+from lookfurther.array_api import A
 from lookfurther.losses import huber, td_target
 from lookfurther.returns import n_step
 from lookfurther.transforms import Transform

@@ -11,7 +11,7 @@ from typing import Any
 from lookfurther.config import Config, to_json
 from lookfurther.networks import builder
 from lookfurther.presets import preset
-from lookfurther.runtime import checkpoint
+from lookfurther.training import checkpoint
 from lookfurther.types import Spec
 
 CARTPOLE = Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)

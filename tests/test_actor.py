@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from lookfurther.actor import Actor
 from lookfurther.config import Config
 from lookfurther.envs import make_envs
+from lookfurther.master_weights import Weights
 from lookfurther.networks import builder
 from lookfurther.presets import preset
 from lookfurther.types import FIRST, TERMINAL, TRUNCATED, Chunk, Spec, Step
-from lookfurther.weights import Weights
 
 SPEC = Spec("toy", (2,), 1, "float32", 3, 1.0)
 LAG = 4

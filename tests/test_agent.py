@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from lookfurther import Agent, Config, Spec, evaluate, preset, train
 from lookfurther.errors import CheckpointError
 from lookfurther.networks import builder
-from lookfurther.runtime import checkpoint
+from lookfurther.training import checkpoint
 from tests.test_training import tiny
 
 

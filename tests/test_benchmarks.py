@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lookfurther.cli import main
+from lookfurther.cli.main import main
 from lookfurther.config import Environment
-from lookfurther.demos import store
-from lookfurther.demos.episodes import Tape
-from lookfurther.demos.tapes import unroll
+from lookfurther.demos import storage
+from lookfurther.demos.episode import Tape
+from lookfurther.demos.playback import unroll
 from lookfurther.envs import describe
-from lookfurther.runtime import loop
-from lookfurther.runtime.metrics import Clock
+from lookfurther.training import loop
+from lookfurther.training.metrics import Clock
 from tests.test_docs import COMMANDS
 
 pytest.importorskip("ale_py")
@@ -98,7 +98,7 @@ def page_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     episodes = [unroll(Tape(np.zeros(60, np.uint8)), GAME)]
     for name in ("montezuma-v0", "montezuma-aligned-v0"):
-        store.save(name, episodes, describe(GAME, Environment()), "a test", folder / "sets")
+        storage.save(name, episodes, describe(GAME, Environment()), "a test", folder / "sets")
     words = (
         f"train apex-dqfd --env {GAME} --demos {folder}/sets/montezuma-v0"
         f" --run.folder {folder}/RUN --run.steps 120 --run.log-period 60"
@@ -150,7 +150,7 @@ def test_every_benchmark_is_documented_and_runs_or_needs_more() -> None:
 
 
 def test_values_are_told_at_the_steps_that_are_named() -> None:
-    points = importlib.import_module("benchmarks.values").points
+    points = importlib.import_module("analysis.values").points
     curve = [(t, t / 2, t) for t in range(95)]
     assert points(curve, [3, 94]) == [curve[3], curve[94]]
     assert [t for t, *_ in points(curve, [])] == list(range(0, 95, 10))
@@ -159,7 +159,7 @@ def test_values_are_told_at_the_steps_that_are_named() -> None:
 
 
 def test_curves_of_runs_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    curves = importlib.import_module("benchmarks.curves")
+    curves = importlib.import_module("analysis.curves")
     (tmp_path / "run").mkdir()
     rows = [
         {"step": m, "minutes": m, "updates": 10 * m, "loss": 1 / (1 + m), "q": None}

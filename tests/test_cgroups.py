@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from lookfurther import cgroups
-from lookfurther.cores import cores
-from lookfurther.runtime import hardware
+from lookfurther.system import cgroups
+from lookfurther.system.cores import cores
+from lookfurther.training import hardware
 
 GIB = 2**30
 NO_LIMIT_V1 = 9223372036854771712

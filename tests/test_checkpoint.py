@@ -28,9 +28,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lookfurther.errors import CheckpointError
-from lookfurther.runtime import checkpoint, serialise
-from lookfurther.runtime.checkpoint import best, load, newest, save, save_only, verify
-from lookfurther.runtime.signals import StopSignals
+from lookfurther.training import checkpoint, serialization
+from lookfurther.training.checkpoint import best, load, newest, save, save_only, verify
+from lookfurther.training.signals import StopSignals
 
 ROOT = Path(__file__).parents[1]
 
@@ -136,7 +136,7 @@ def test_round_trip(files: Files) -> None:
 
 
 def test_a_file_is_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serialise, "PIECE", 7)
+    monkeypatch.setattr(serialization, "PIECE", 7)
     path = put(tmp_path, 3)
     assert is_of(load(path), 3)
     assert torch.equal(load_file(path / "learner.safetensors")["b"], torch.tensor(3))

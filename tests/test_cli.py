@@ -18,15 +18,15 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 
 from lookfurther import Agent, __version__
-from lookfurther.cli import main
-from lookfurther.commands.train import told
+from lookfurther.cli.main import main
+from lookfurther.cli.train import told
 from lookfurther.config import Config, from_json
 from lookfurther.presets import PRESETS, SCALES
-from lookfurther.runtime import checkpoint, loop
-from lookfurther.runtime.loop import Summary
-from lookfurther.runtime.metrics import Clock, read
+from lookfurther.training import checkpoint, loop
+from lookfurther.training.loop import Summary
+from lookfurther.training.metrics import Clock, read
 from tests.faulty_envs import Counting
-from tests.sessions import stop_at_numpy, wait_until_gone, wait_until_stopped
+from tests.process_group import stop_at_numpy, wait_until_gone, wait_until_stopped
 
 ROOT = Path(__file__).parents[1]
 

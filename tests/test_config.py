@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookfurther import config as module
-from lookfurther import rules
+from lookfurther import validation
 from lookfurther.config import Config, from_dict, from_json, replace, to_json, validate
 from lookfurther.errors import ConfigError
 
@@ -152,10 +152,10 @@ def test_no_rule_is_left_untried() -> None:
 
     def first_broken(overrides: dict[str, Any]) -> int:
         config = replace(GOOD, **overrides)
-        held = [holds for holds, _ in rules.bounds(config) + rules.relations(config)]
+        held = [holds for holds, _ in validation.bounds(config) + validation.relations(config)]
         return held.index(False)
 
-    count = len(rules.bounds(GOOD) + rules.relations(GOOD))
+    count = len(validation.bounds(GOOD) + validation.relations(GOOD))
     assert sorted(map(first_broken, BROKEN.values())) == list(range(count))
 
 

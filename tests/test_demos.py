@@ -28,12 +28,12 @@ from hypothesis import strategies as st
 from lookfurther import config
 from lookfurther.config import Environment
 from lookfurther.demos.collect import Policy, babyai_bot, collect
-from lookfurther.demos.episodes import Episode, Tape, best, check, film
-from lookfurther.demos.store import append, load, save
-from lookfurther.demos.tapes import unroll
+from lookfurther.demos.episode import Episode, Tape, best, check, film
+from lookfurther.demos.playback import unroll
+from lookfurther.demos.storage import append, load, save
 from lookfurther.envs import describe
 from lookfurther.errors import DemonstrationError
-from lookfurther.runtime.assembly import expert_replay
+from lookfurther.training.build import expert_replay
 from lookfurther.types import BEST, END, FIRST, TERMINAL, TRUNCATED, Batch, Spec
 
 VECTOR = Spec("toy", (2,), 1, "float32", 3, 1.0)
@@ -511,7 +511,7 @@ def test_large_planes_are_packed_and_come_back(
     noise = rng.integers(0, 256, (200, 1, 84, 84)).astype(np.uint8)
     blank = np.zeros((300, 1, 84, 84), np.uint8)
     episodes = [pictures(planes) for planes in (still, noise, blank)]
-    monkeypatch.setattr("lookfurther.demos.pieces.RATIO", 120)
+    monkeypatch.setattr("lookfurther.demos.episode_hdf5.RATIO", 120)
     path = save("mine-v0", episodes, PICTURES, "me", tmp_path)
     with h5py.File(path / "data" / "main_data.hdf5") as file:
         kept: list[Any] = [file[f"episode_{i}/observations"] for i in range(3)]
@@ -599,7 +599,7 @@ def test_absurd_numbers_of_a_set_are_refused(tmp_path: Path, part, field, value)
 def test_set_too_large_to_be_read_again_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lookfurther.demos.metadata.MOST_VALUES", 50)
+    monkeypatch.setattr("lookfurther.demos.bounded_json.MOST_VALUES", 50)
     with pytest.raises(DemonstrationError, match="mine-v0 is too large: make several sets of it"):
         save("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
     assert not (tmp_path / "mine-v0").exists()
@@ -622,7 +622,7 @@ def test_a_full_disk_harms_no_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lookfurther.demos.pieces._put", full)
+    monkeypatch.setattr("lookfurther.demos.episode_hdf5._put", full)
     with pytest.raises(DemonstrationError, match=r"other-v0 could not be written: .*No space left"):
         save("other-v0", some_episodes(), VECTOR, "me", tmp_path)
     with pytest.raises(DemonstrationError, match=r"mine-v0 could not be added to: .*No space left"):

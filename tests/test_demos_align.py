@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lookfurther.cli import main
-from lookfurther.commands.demos import processes, replays
+from lookfurther.cli.demos import playback
+from lookfurther.cli.main import main
 from lookfurther.config import Environment
-from lookfurther.demos import align, sets, store
+from lookfurther.demos import align, catalog, storage
 from lookfurther.demos.align import Effort, Follower, distance, most_of
-from lookfurther.demos.episodes import Episode, Tape
-from lookfurther.demos.tapes import blocks, majority, unroll
+from lookfurther.demos.episode import Episode, Tape
+from lookfurther.demos.playback import blocks, majority, unroll
 from lookfurther.envs import describe
 from lookfurther.errors import DemonstrationError
+from lookfurther.system import parallel
 
 pytest.importorskip("ale_py")
 
@@ -155,8 +156,8 @@ def test_whoever_stays_lost_is_given_up(recorded: Episode, monkeypatch: pytest.M
 @pytest.fixture
 def saved(recorded: Episode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
-    monkeypatch.setattr(processes, "cores", lambda: 1)
-    store.save("pacman-v0", [recorded], describe(PACMAN, Environment()), "a test")
+    monkeypatch.setattr(parallel, "cores", lambda: 1)
+    storage.save("pacman-v0", [recorded], describe(PACMAN, Environment()), "a test")
     return "pacman-v0"
 
 
@@ -169,12 +170,12 @@ def test_own_actions_that_give_the_score_are_not_searched_for(
     frames[-1] = 2 if frames[-1] != 2 else 3
     late = unroll(dataclasses.replace(found.tape, frames=frames), PACMAN)
     assert several(late.tape) == 1
-    store.save("late-v0", [late], describe(PACMAN, Environment()), "a test")
+    storage.save("late-v0", [late], describe(PACMAN, Environment()), "a test")
     monkeypatch.setattr(align, "retrace", None)
     assert main(["demos", "align", "late", "--name", "own"]) == 0
     said = f"late-v0, episode 0: its own actions, one in every step, give {late.score:.0f}\n"
     assert said in capsys.readouterr().out
-    (own,) = sets.opened("own").episodes
+    (own,) = catalog.opened("own").episodes
     assert own.audit is not None
     assert (own.audit.verified, own.audit.ambiguous, own.score) == (True, 0, late.score)
     assert own.audit.checks == {"rewards": 126, "end": 1, "observations": 127}
@@ -190,7 +191,7 @@ def test_a_search_for_actions_shows_how_far_it_is(
         return found
 
     monkeypatch.setattr(align, "align", searched)
-    replays.aligned("a", PACMAN, 4, (0, recorded))
+    playback.aligned("a", PACMAN, 4, (0, recorded))
     first, *steps, _ = capsys.readouterr().out.splitlines()
     count = several(recorded.tape)
     gave = f"{count} ambiguous blocks, whose actions give 140: searching"
@@ -205,14 +206,14 @@ def test_the_command_saves_a_set_that_verifies(
     monkeypatch.setattr(align, "done", lambda *_: 0.0)
     assert main(["demos", "align", saved, "--name", "aligned"]) == 0
     out = capsys.readouterr().out
-    before = several(sets.opened(saved).episodes[0].tape)
+    before = several(catalog.opened(saved).episodes[0].tape)
     score = f"{found.score:.0f}"
     assert f"episode 0: return {score}, 126 steps, of {score}; {before} ambiguous blocks" in out
     assert "several actions" not in out
-    assert sets.describe("aligned").author == "aligned from pacman-v0"
+    assert catalog.describe("aligned").author == "aligned from pacman-v0"
     assert main(["demos", "verify", "aligned"]) == 0
     with pytest.raises(DemonstrationError, match="aligned-v0 has one action in every step"):
-        replays.align_set(replays.AlignOptions("aligned", "twice"))
+        playback.align_set(playback.AlignOptions("aligned", "twice"))
 
 
 def test_what_cannot_be_aligned_is_kept_and_nothing_is_saved_where_that_is_all(
@@ -230,20 +231,20 @@ def test_what_cannot_be_aligned_is_kept_and_nothing_is_saved_where_that_is_all(
     ):
         monkeypatch.setattr(align, "align", answer)
         with pytest.raises(DemonstrationError, match="no episode of pacman-v0 could be aligned"):
-            replays.align_set(replays.AlignOptions(saved, "aligned"))
+            playback.align_set(playback.AlignOptions(saved, "aligned"))
         assert f"pacman-v0, episode 0: {reason}" in capsys.readouterr().out
-    assert not sets.place("aligned-v0").exists()
+    assert not catalog.place("aligned-v0").exists()
 
 
 def test_a_set_of_several_is_worked_on_by_several_and_keeps_its_order(
     recorded: Episode, found: Episode, saved: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = unroll(human(402, seed=3), PACMAN)
-    store.save("both-v0", [found, short], describe(PACMAN, Environment()), "a test")
-    monkeypatch.setattr(processes, "cores", lambda: 2)
-    monkeypatch.setattr(replays, "aligned", half)
-    assert replays.align_set(replays.AlignOptions("both", "new")) == 0
-    first, second = sets.opened("new").episodes
+    storage.save("both-v0", [found, short], describe(PACMAN, Environment()), "a test")
+    monkeypatch.setattr(parallel, "cores", lambda: 2)
+    monkeypatch.setattr(playback, "aligned", half)
+    assert playback.align_set(playback.AlignOptions("both", "new")) == 0
+    first, second = catalog.opened("new").episodes
     assert np.array_equal(first.planes, found.planes)
     assert np.array_equal(second.actions, short.actions[:40])
 

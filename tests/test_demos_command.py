@@ -19,22 +19,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageSequence
 
-from lookfurther import animate
-from lookfurther.animate import mp4
-from lookfurther.cli import main
-from lookfurther.commands import demos
-from lookfurther.commands.demos import making, processes, replays, words
+from lookfurther.cli import demos
+from lookfurther.cli.demos import formatting, generate, playback
+from lookfurther.cli.main import main
 from lookfurther.config import Environment
-from lookfurther.demos import sets, shipped, store
-from lookfurther.demos.episodes import Audit, Episode, Tape, best
-from lookfurther.demos.facts import Description, Origin
-from lookfurther.demos.tapes import play, unroll
+from lookfurther.demos import catalog, shipped, storage
+from lookfurther.demos.episode import Audit, Episode, Tape, best
+from lookfurther.demos.metadata import Description, Origin
+from lookfurther.demos.playback import play, unroll
 from lookfurther.demos.verify import verify
 from lookfurther.envs import describe
 from lookfurther.envs.emulator import Emulator
 from lookfurther.errors import ConfigError, DemonstrationError, LookFurtherError
-from lookfurther.sheets import Row, sheet
+from lookfurther.report.contact_sheet import Row, sheet
+from lookfurther.system import parallel
 from lookfurther.types import Spec
+from lookfurther.video import encode
+from lookfurther.video.encode import mp4
 
 PONG, BREAKOUT = "ALE/Pong-v5", "ALE/Breakout-v5"
 DOCS = Path(__file__).parents[1] / "docs" / "demonstrations.md"
@@ -45,7 +46,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder of datasets; work stays in this process."""
     folder = tmp_path / "datasets"
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
-    monkeypatch.setattr(processes, "cores", lambda: 1)
+    monkeypatch.setattr(parallel, "cores", lambda: 1)
     return folder
 
 
@@ -65,7 +66,7 @@ def episode(frames: int = 202, seed: int = 0, env: str = PONG) -> Episode:
 
 
 def saved(name: str, *episodes: Episode, env: str = PONG) -> list[Episode]:
-    store.save(name, episodes, describe(env, Environment()), "a test")
+    storage.save(name, episodes, describe(env, Environment()), "a test")
     return list(episodes)
 
 
@@ -112,7 +113,7 @@ def test_list_and_show_do_not_import_torch(home: Path) -> None:
     """In a fresh process: it takes seconds."""
     saved("pong-v0", episode(40))
     script = (
-        "import sys; from lookfurther.cli import main\n"
+        "import sys; from lookfurther.cli.main import main\n"
         "assert main(['demos', 'list']) == 0 and main(['demos', 'show', 'pong']) == 0\n"
         "sys.exit('torch' in sys.modules)"
     )
@@ -137,7 +138,7 @@ def test_list_has_a_line_for_each_set_and_the_reason_for_each_broken_one(
     head, *lines = printed(capsys, "list").splitlines()
     line, broken = (line for line in lines if not line.startswith("shipped/"))
     assert head.split() == ["set", "environment", "episodes", "steps", "best", "return", "verified"]
-    top = words.number(max(e.score for e in made))
+    top = formatting.number(max(e.score for e in made))
     assert line.split() == ["my/pong-v0", PONG, "2", "30", top, "1", "of", "2"]
     assert broken.startswith("other-v3 is not a readable set of ours: ")
 
@@ -179,12 +180,12 @@ def test_the_histogram_counts_every_action_of_every_episode(
 @given(st.dictionaries(st.text("abc", min_size=1), st.integers(0, 10**6), min_size=1))
 def test_a_histogram_has_the_longest_bar_for_the_most_frequent(counts: dict[str, int]) -> None:
     counts["most"] = most = max(1, *counts.values())
-    lines = words.histogram(counts).splitlines()[1:]
+    lines = formatting.histogram(counts).splitlines()[1:]
     assert [line.split()[0] for line in lines] == [name for name, n in counts.items() if n]
     bars = {line.split()[0]: line.count("█") for line in lines}
-    assert bars["most"] == words.BAR == max(bars.values())
+    assert bars["most"] == formatting.BAR == max(bars.values())
     for name, bar in bars.items():
-        assert abs(bar - words.BAR * counts[name] / most) <= 1
+        assert abs(bar - formatting.BAR * counts[name] / most) <= 1
 
 
 def test_a_sheet_holds_every_picture_at_its_place(tmp_path: Path) -> None:
@@ -226,26 +227,26 @@ def test_show_draws_the_best_episodes_in_colour(
 @settings(deadline=None)
 def test_a_name_without_version_is_the_newest(ids: list[tuple[str, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sets, "_ids", lambda: (f"{name}-v{version}" for name, version in ids))
+        patch.setattr(catalog, "_ids", lambda: (f"{name}-v{version}" for name, version in ids))
         for word in ("a", "a/b", "ab"):
             versions = [version for name, version in ids if name == word]
             if versions:
-                assert sets.find(word) == f"{word}-v{max(versions)}"
-                assert sets.find(f"{word}-v{min(versions)}") == f"{word}-v{min(versions)}"
+                assert catalog.find(word) == f"{word}-v{max(versions)}"
+                assert catalog.find(f"{word}-v{min(versions)}") == f"{word}-v{min(versions)}"
             else:
                 with pytest.raises(DemonstrationError, match=f"no demonstrations named {word}: "):
-                    sets.find(word)
+                    catalog.find(word)
 
 
 def test_a_new_set_needs_a_name_that_minari_takes_and_nobody_has(home: Path) -> None:
-    assert sets.new("montezuma") == "montezuma-v0"
-    assert sets.new("montezuma/human-v2") == "montezuma/human-v2"
+    assert catalog.new("montezuma") == "montezuma-v0"
+    assert catalog.new("montezuma/human-v2") == "montezuma/human-v2"
     saved("pong-v0", episode(40))
     with pytest.raises(DemonstrationError, match="a set named pong-v0 exists"):
-        sets.new("pong")
+        catalog.new("pong")
     for wrong in ("", "a b", "../a", "/a", "a//b", "shipped/mine"):
         with pytest.raises(ConfigError):
-            sets.new(wrong)
+            catalog.new(wrong)
 
 
 def test_a_namespace_of_one_character_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,22 +259,22 @@ def test_a_namespace_of_one_character_is_named(capsys: pytest.CaptureFixture[str
 
 
 def test_a_set_that_grows_is_the_newest_of_its_name_or_a_new_one(home: Path) -> None:
-    assert sets.growing("pong") == "pong-v0"
+    assert catalog.growing("pong") == "pong-v0"
     saved("pong-v0", episode(40))
     saved("pong-v2", episode(40))
-    assert sets.growing("pong") == "pong-v2"
-    assert sets.growing("pong-v0") == "pong-v0"
-    assert sets.growing("pong-v1") == "pong-v1"
+    assert catalog.growing("pong") == "pong-v2"
+    assert catalog.growing("pong-v0") == "pong-v0"
+    assert catalog.growing("pong-v1") == "pong-v1"
 
 
 def test_a_name_without_version_is_stored_as_version_0(home: Path) -> None:
     spec = describe(PONG, Environment())
-    place = store.save("pong", [episode(40)], spec, "me")
+    place = storage.save("pong", [episode(40)], spec, "me")
     assert place == home / "pong-v0"
-    store.append("pong", [episode(80, 1)], spec, "me")
-    assert len(store.load("pong", spec)) == 2
+    storage.append("pong", [episode(80, 1)], spec, "me")
+    assert len(storage.load("pong", spec)) == 2
     with pytest.raises(DemonstrationError, match="a set named pong-v0 exists"):
-        store.save("pong", [episode(40)], spec, "me")
+        storage.save("pong", [episode(40)], spec, "me")
 
 
 def test_a_set_of_an_older_version_loads_and_says_what_it_does_not_know(
@@ -291,7 +292,7 @@ def test_a_set_of_an_older_version_loads_and_says_what_it_does_not_know(
     path.write_text(json.dumps(metadata))
     text = printed(capsys, "show", "old")
     assert "equal: unknown in what, the set is of an older version" in text
-    tape_of = sets.opened("old").episodes[0].tape
+    tape_of = catalog.opened("old").episodes[0].tape
     assert tape_of is not None
     assert (tape_of.phase, tape_of.variant) == (0, (None, None))
     assert "old-v0: 1 episode, all equal" in printed(capsys, "verify", "old")
@@ -301,7 +302,7 @@ def test_an_export_of_sticky_actions_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sticky = Environment(sticky=0.25)
-    store.save("pong-v0", [episode(40)], describe(PONG, sticky), "me", environment=sticky)
+    storage.save("pong-v0", [episode(40)], describe(PONG, sticky), "me", environment=sticky)
     said = printed(capsys, "export", "pong", str(tmp_path / "a.npz"), code=4)
     assert "pong-v0 has sticky actions, which no action sequence can say" in said
 
@@ -331,7 +332,7 @@ def test_an_import_is_replayed_named_and_audited(
     out = printed(capsys, "import", str(file), "--name", "pong/mine")
     assert "mine.npz: return 0, 51 steps, phase 0; equal: score, 21 ambiguous blocks\n" in out
     assert "pong/mine-v0: 1 episode, best return 0, in " in out
-    held = sets.opened("pong/mine")
+    held = catalog.opened("pong/mine")
     assert held.description.author == "import of mine.npz"
     assert held.episodes[0].planes.tobytes() == shown.planes.tobytes()
     assert held.episodes[0].tape.writes.tolist() == [[101, 5, 7]]  # type: ignore[union-attr]
@@ -376,10 +377,10 @@ def test_an_export_comes_back_bit_for_bit(
 ) -> None:
     made = saved("pong-v0", episode(202), episode(303, 1))
     out = tmp_path / "out" / "pong.npz"
-    assert "in " + str(sets.place("pong-v0")) in printed(capsys, "export", "pong", str(out))
+    assert "in " + str(catalog.place("pong-v0")) in printed(capsys, "export", "pong", str(out))
     assert sorted(p.name for p in out.parent.iterdir()) == ["pong-0.npz", "pong-1.npz"]
     printed(capsys, "import", str(out.parent), "--name", "again")
-    for one, two in zip(made, sets.opened("again").episodes, strict=True):
+    for one, two in zip(made, catalog.opened("again").episodes, strict=True):
         assert one.planes.tobytes() == two.planes.tobytes()
         assert one.rewards.tobytes() == two.rewards.tobytes()
         assert one.tape.frames.tobytes() == two.tape.frames.tobytes()  # type: ignore[union-attr]
@@ -394,7 +395,7 @@ def test_sets_merge_in_the_order_given_if_they_are_alike(
     saved("two-v0", episode(120, 2))
     saved("breakout-v0", episode(40, env=BREAKOUT), env=BREAKOUT)
     printed(capsys, "merge", "two", "one", "--name", "all")
-    held = sets.opened("all")
+    held = catalog.opened("all")
     assert list(map(len, held.episodes)) == [30, 10, 20]
     assert all(e.verified for e in held.description.episodes)
     said = printed(capsys, "merge", "one", "breakout", "--name", "mixed", code=4)
@@ -440,7 +441,7 @@ def test_processes_find_what_one_finds(
     good = episode(200)
     saved("pong-v0", good, dataclasses.replace(good, rewards=good.rewards + 1), episode(300, 1))
     alone = printed(capsys, "verify", "pong", code=4)
-    monkeypatch.setattr(processes, "cores", lambda: 2)
+    monkeypatch.setattr(parallel, "cores", lambda: 2)
     assert printed(capsys, "verify", "pong", code=4) == alone
 
 
@@ -455,15 +456,15 @@ def described(wrappers: tuple[str, ...]) -> Description:
 def test_a_set_cannot_choose_what_is_imported(wrapper: str) -> None:
     module = wrapper.partition(":")[0]
     with pytest.raises(DemonstrationError, match=f"give --modules {re.escape(module)}"):
-        sets.trusted(described((wrapper,)))
+        catalog.trusted(described((wrapper,)))
     with pytest.raises(ConfigError, match=r"--modules no\.such\.module"):
-        sets.trusted(described(()), ["no.such.module"])
+        catalog.trusted(described(()), ["no.such.module"])
 
 
 def test_known_wrappers_and_those_the_user_names_are_taken() -> None:
     known = ("gymnasium.wrappers:FlattenObservation", "lookfurther.envs.minigrid:OneHotGrid")
-    assert sets.trusted(described(known)).wrappers == known
-    assert sets.trusted(described(("json:loads",)), ["json"]).wrappers == ("json:loads",)
+    assert catalog.trusted(described(known)).wrappers == known
+    assert catalog.trusted(described(("json:loads",)), ["json"]).wrappers == ("json:loads",)
 
 
 # play
@@ -475,12 +476,12 @@ def test_an_animation_keeps_the_speed_asked_for(
 ) -> None:
     begin = data.draw(st.integers(0, length - 1))
     end = data.draw(st.integers(begin + 1, length))
-    options = replays.PlayOptions("a", Path("a.gif"), begin=begin, end=end, speed=speed)
-    steps, fps = replays.moments(options, length, rate)
+    options = playback.PlayOptions("a", Path("a.gif"), begin=begin, end=end, speed=speed)
+    steps, fps = playback.moments(options, length, rate)
     assert steps[0] == begin
-    assert set(np.diff(steps)) <= {math.ceil(rate * speed / replays.SMOOTH)}
-    assert steps[-1] <= end < steps[-1] + math.ceil(rate * speed / replays.SMOOTH)
-    assert 0 < fps <= replays.SMOOTH
+    assert set(np.diff(steps)) <= {math.ceil(rate * speed / playback.SMOOTH)}
+    assert steps[-1] <= end < steps[-1] + math.ceil(rate * speed / playback.SMOOTH)
+    assert 0 < fps <= playback.SMOOTH
     if len(steps) > 1:
         shown = (steps[1] - steps[0]) / rate  # seconds of the game between two pictures
         assert math.isclose(shown * fps, speed)
@@ -589,7 +590,7 @@ def test_a_film_that_cannot_be_written_is_refused_before_the_set_is_read(
 def test_a_gif_has_its_limit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(animate, "LONGEST", 10)
+    monkeypatch.setattr(encode, "LONGEST", 10)
     saved("pong-v0", episode(40))
     assert "11 pictures are too many for a GIF" in printed(capsys, "play", "pong", "a.gif", code=2)
 
@@ -609,21 +610,21 @@ def test_a_gif_has_its_limit(
     ],
 )
 def test_a_game_goes_by_several_names(word: str, env: str) -> None:
-    assert making.game_id(word) == env
+    assert generate.game_id(word) == env
 
 
 def test_what_a_search_finds_is_saved(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from lookfurther.demos import search
+    from lookfurther.demos import go_explore
 
-    def found(options: search.SearchOptions, report: Any) -> list[Episode]:
-        assert options == search.SearchOptions(PONG, 500, 1.5, 1, 7, 2)
-        report(search.Progress(250, 1.0, 3, 21.0, 4))
-        report(search.Progress(300, 1.1, 3, 21.0, 4))
+    def found(options: go_explore.SearchOptions, report: Any) -> list[Episode]:
+        assert options == go_explore.SearchOptions(PONG, 500, 1.5, 1, 7, 2)
+        report(go_explore.Progress(250, 1.0, 3, 21.0, 4))
+        report(go_explore.Progress(300, 1.1, 3, 21.0, 4))
         return [episode(40), episode(80, 1)]
 
-    monkeypatch.setattr(search, "run_search", found)
+    monkeypatch.setattr(go_explore, "run_search", found)
     asked = [
         "--frames",
         "500",
@@ -638,7 +639,7 @@ def test_what_a_search_finds_is_saved(
     ]
     out = printed(capsys, "search", "pong", "--name", "pong", *asked)
     assert out.count("best return 21 after 4 steps") == 1
-    held = sets.opened("pong")
+    held = catalog.opened("pong")
     assert (len(held.episodes), held.description.author) == (2, "search of 500 frames")
     assert "frames must be at least 1" in printed(
         capsys, "search", "pong", "--name", "x", "--frames", "0", code=2
@@ -690,12 +691,12 @@ def test_an_agent_shows_what_it_can(tmp_path: Path, capsys: pytest.CaptureFixtur
     train(config)
     run = str(tmp_path / "run")
     printed(capsys, "agent", run, "--name", "cart", "--episodes", "2", "--epsilon", "1")
-    held = sets.opened("cart")
+    held = catalog.opened("cart")
     assert [e.verified for e in held.description.episodes] == [True, True]
     assert held.description.author == f"the agent of {run}"
     assert best(held.episodes) in (0, 1)
     spec = describe("CartPole-v1", Environment())
-    assert len(sets.load("cart", spec, Environment())) == 2
+    assert len(catalog.load("cart", spec, Environment())) == 2
     assert "holds no checkpoint" in printed(capsys, "agent", str(tmp_path), "--name", "x", code=5)
     assert "epsilon must be 0 ... 1" in printed(
         capsys, "agent", run, "--name", "x", "--epsilon", "2", code=2
@@ -713,8 +714,10 @@ def test_what_is_shipped_is_listed_and_replays(capsys: pytest.CaptureFixture[str
     name = f"shipped/{shipped.names()[0]}"
     assert f"{name} " in printed(capsys, "list")
     assert f"{name}: 1 episode, all equal" in printed(capsys, "verify", name)
-    held = sets.opened(name)
-    assert sets.load(name, held.description.spec, Environment())[0].score == held.episodes[0].score
+    held = catalog.opened(name)
+    assert (
+        catalog.load(name, held.description.spec, Environment())[0].score == held.episodes[0].score
+    )
     other = held.description.spec._replace(env="ALE/Tennis-v5")
     with pytest.raises(DemonstrationError, match="the training environment is ALE/Tennis-v5"):
-        sets.load(name, other, Environment())
+        catalog.load(name, other, Environment())

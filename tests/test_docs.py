@@ -18,25 +18,27 @@ from unittest.mock import patch
 
 import pytest
 
-from lookfurther import cli, errors, evaluation
-from lookfurther.commands import (
+from lookfurther import errors
+from lookfurther.cli import (
     bench,
     checkpoint,
     demos,
     evaluate,
     export,
+    main,
     record,
     report,
     suite,
     train,
     video,
 )
+from lookfurther.cli.parsing import parse
 from lookfurther.config import Config, replace, validate
 from lookfurther.envs import describe
-from lookfurther.options import parse
+from lookfurther.evaluation import evaluate as evaluation
 from lookfurther.presets import PRESETS, SCALES, preset
-from lookfurther.replay import Replay
-from lookfurther.runtime import folder, hardware, metrics
+from lookfurther.replay.prioritized import Replay
+from lookfurther.training import hardware, metrics, run_dir
 from tests.test_layers import LAYERS
 
 ROOT = Path(__file__).parents[1]
@@ -111,7 +113,7 @@ def shown(value: Any) -> str:
 @pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Training and evaluation as a reader calls them, in an empty folder, but short."""
-    from lookfurther.runtime import training
+    from lookfurther.training import train as training
 
     def train(config: Config, real: Any = training.train, **options: Any) -> Any:
         validate(config)
@@ -154,7 +156,7 @@ def test_the_guides_recipe_for_atari_makes_a_set_that_verifies(
     monkeypatch.chdir(tmp_path)
     (code,) = (code for _, code in fences(GUIDE, "python") if "Tape(" in code)
     exec(code, {})
-    assert cli.main(["demos", "verify", str(tmp_path / "demos" / "pong" / "mine-v0")]) == 0
+    assert main.main(["demos", "verify", str(tmp_path / "demos" / "pong" / "mine-v0")]) == 0
     assert "3 episodes, all equal" in capsys.readouterr().out
 
 
@@ -198,7 +200,7 @@ def understood_by_us(words: list[str]) -> None:
         ASKED[words[0]](words[1:])
         return
     if words[0] != "train":
-        assert words[0] in ("--help", "--version") or (words[0] in cli.COMMANDS and not words[1:])
+        assert words[0] in ("--help", "--version") or (words[0] in main.COMMANDS and not words[1:])
         return
     name, scale, rest = train.split(words[1:])
     asked = train.TrainOptions(preset(name, scale))
@@ -348,7 +350,7 @@ def test_the_guide_lists_every_preset_and_scale(head: str, table: dict[str, Any]
 def test_the_guide_lists_what_a_resumed_run_may_change() -> None:
     told = re.search(r"only these may change: (.*?)\.\s", prose(GUIDE).replace("\n", " "))
     assert told is not None
-    assert set(re.findall(r"`([^`]+)`", told[1])) == folder.FREE
+    assert set(re.findall(r"`([^`]+)`", told[1])) == run_dir.FREE
 
 
 def test_the_guide_lists_every_exit_code() -> None:

@@ -21,18 +21,19 @@ import gymnasium
 import numpy as np
 import pytest
 
-from lookfurther import evaluation, suite
-from lookfurther.cli import main
-from lookfurther.commands import train
+from lookfurther.cli import train
+from lookfurther.cli.main import main
+from lookfurther.cli.parsing import parse
 from lookfurther.config import Environment
-from lookfurther.demos import sets, store
-from lookfurther.demos.episodes import Tape
-from lookfurther.demos.tapes import unroll
+from lookfurther.demos import catalog, storage
+from lookfurther.demos.episode import Tape
+from lookfurther.demos.playback import unroll
 from lookfurther.envs import describe
-from lookfurther.options import parse
+from lookfurther.evaluation import evaluate as evaluation
+from lookfurther.evaluation import suite
 from lookfurther.presets import preset
-from lookfurther.runtime.training import default_folder
-from tests.recordings import montezuma, recording, write_demo
+from lookfurther.training.train import default_folder
+from tests.sample_recordings import montezuma, recording, write_demo
 from tests.test_docs import COMMANDS, GUIDE, fences, shell
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def record(words: list[str], home: Path) -> None:
         play_until(page, lambda status: status["steps"] >= 12)
         page.send('{"kind": "save"}')
         play_until(page, lambda status: status["steps"] == 0)
-    (episode,) = sets.opened(words[words.index("--name") + 1]).episodes
+    (episode,) = catalog.opened(words[words.index("--name") + 1]).episodes
     assert episode.audit is not None
     assert episode.audit.verified
 
@@ -185,7 +186,7 @@ def watch(words: list[str], home: Path) -> None:
 def played(name: str, env: str, frames: int) -> None:
     """A set of one episode of random buttons."""
     buttons = np.random.default_rng(0).integers(0, 18, frames // 4).astype(np.uint8).repeat(4)
-    store.save(name, [unroll(Tape(buttons), env)], describe(env, Environment()), "a test")
+    storage.save(name, [unroll(Tape(buttons), env)], describe(env, Environment()), "a test")
 
 
 def given_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,5 +265,5 @@ def test_the_sequence_of_the_page_is_imported(home: Path) -> None:
     ((_, code),) = fences(DEMONSTRATIONS, "python")
     exec(code, {})
     assert main(["demos", "import", "idle.npz", "--name", "idle"]) == 0
-    (episode,) = sets.opened("idle").episodes
+    (episode,) = catalog.opened("idle").episodes
     assert len(episode) == 3600 / 4

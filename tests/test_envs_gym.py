@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from lookfurther.config import Environment
 from lookfurther.envs import describe
-from lookfurther.envs.blueprint import Blueprint
-from lookfurther.envs.lanes import Lanes
+from lookfurther.envs.factory import Blueprint
+from lookfurther.envs.sync import Lanes
 from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.types import Step
 from tests.faulty_envs import Counting, Faulty, Film, Moody, at, choices, lanes, play, same
@@ -30,7 +30,7 @@ Env = str | Callable[[], gymnasium.Env]
 
 def test_importing_environments_does_not_import_torch():
     """Worker processes must start fast."""
-    code = "import sys, lookfurther.envs.workers; sys.exit('torch' in sys.modules)"
+    code = "import sys, lookfurther.envs.subproc; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

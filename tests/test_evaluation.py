@@ -15,21 +15,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from lookfurther import Agent, Config, Spec, evaluation, play, preset, results, train
-from lookfurther.cli import main
+from lookfurther import Agent, Config, Spec, preset, rollout, train
+from lookfurther.cli.main import main
 from lookfurther.config import Environment, to_json
-from lookfurther.demos import store
+from lookfurther.demos import storage
+from lookfurther.demos.catalog import Held
 from lookfurther.demos.collect import Policy, collect
-from lookfurther.demos.episodes import Episode
-from lookfurther.demos.facts import Description, origin
-from lookfurther.demos.sets import Held
+from lookfurther.demos.episode import Episode
+from lookfurther.demos.metadata import Description, origin
 from lookfurther.envs.emulator import Emulator
 from lookfurther.errors import DemonstrationError
-from lookfurther.evaluation import assess, evaluate, human_starts, regime
+from lookfurther.evaluation import evaluate as evaluation
+from lookfurther.evaluation import results
+from lookfurther.evaluation.evaluate import assess, evaluate, human_starts, regime
+from lookfurther.evaluation.results import Conditions
 from lookfurther.networks import Dueling, builder
-from lookfurther.play import Recall
-from lookfurther.results import Conditions
-from lookfurther.runtime import checkpoint
+from lookfurther.rollout import Recall
+from lookfurther.training import checkpoint
 from tests.test_training import tiny
 
 pytest.importorskip("ale_py")
@@ -65,7 +67,7 @@ def demos() -> Held:
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
     """On Breakout, for episodes of 100 steps."""
-    monkeypatch.setattr(evaluation, "CAP", 400)
+    monkeypatch.setattr(evaluate, "CAP", 400)
     spec = Spec(GAME, (1, 84, 84), 4, "uint8", 18, 255.0)
     return Agent(Guess(), spec, preset("apex-dqfd", env=GAME, demos=("mine",)))
 
@@ -157,9 +159,9 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def breakout(tmp_path: Path, demos: Held, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run folder with random weights, its demonstrations in Minari's folder."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
-    monkeypatch.setattr(evaluation, "CAP", 400)
+    monkeypatch.setattr(evaluate, "CAP", 400)
     spec = demos.description.spec
-    store.save("mine-v0", demos.episodes, spec, "random play", environment=SHORT)
+    storage.save("mine-v0", demos.episodes, spec, "random play", environment=SHORT)
     return put(tmp_path / "run", spec, ("mine",))
 
 
@@ -272,7 +274,7 @@ def test_demonstrations_that_give_no_starts_are_named(
 ) -> None:
     spec = demos.description.spec
     bare = [Episode(e.planes, e.actions, e.rewards, e.terminal) for e in demos.episodes]
-    store.save("bare-v0", bare, spec, "", environment=SHORT)
+    storage.save("bare-v0", bare, spec, "", environment=SHORT)
     alone = put(tmp_path / "alone", spec, ())
     gone = put(tmp_path / "gone", spec, ("gone",))
     other = put(tmp_path / "other", spec._replace(env="ALE/Pong-v5"), ("mine",))
@@ -329,7 +331,7 @@ def test_an_evaluation_with_values_computed_once_plays_the_same_episodes(
     agent.network = builder(replace(agent.config.network, convolutions=(4, 4, 4)))(agent.spec)
     found = []
     for kind in (Dueling, Guess):  # of what no values are kept every one is computed
-        monkeypatch.setattr(play, "Dueling", kind)
+        monkeypatch.setattr(rollout, "Dueling", kind)
         found.append([list(played.rewards) for played in evaluate(agent, 6, lanes=3, epsilon=0.2)])
     assert found[0] == found[1]
 
@@ -342,6 +344,6 @@ def test_lanes_that_have_played_their_share_are_not_asked_again() -> None:
         return np.zeros(len(observations), np.int64)
 
     with closing(evaluation.lanes_of(GAME, Environment(cap=50, noops=0), 2, 0)) as envs:
-        played = play.play(policy, envs, 3)
+        played = rollout.play(policy, envs, 3)
     assert [p.steps for p in played] == [50] * 3
     assert asked == [2] * 50 + [1] * 51  # the reset between two episodes takes a turn

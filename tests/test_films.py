@@ -8,7 +8,7 @@ import pytest
 from benchmarks.gpu import check_films
 from lookfurther.config import Config
 from lookfurther.presets import preset
-from lookfurther.replay import Replay
+from lookfurther.replay.prioritized import Replay
 from lookfurther.types import Chunk
 
 

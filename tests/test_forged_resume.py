@@ -12,7 +12,7 @@ import torch
 
 from lookfurther import train
 from lookfurther.errors import CheckpointError, LookFurtherError
-from lookfurther.runtime import checkpoint
+from lookfurther.training import checkpoint
 from tests import forged
 from tests.test_training import tiny
 

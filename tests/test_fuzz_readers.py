@@ -20,21 +20,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lookfurther import agent, results, suite
-from lookfurther.card import trained
-from lookfurther.commands.suite import cells
-from lookfurther.demos.episodes import Episode, Tape
-from lookfurther.demos.importers import openai, read
-from lookfurther.demos.store import describe, load, save
+from lookfurther import agent
+from lookfurther.cli.suite import cells
+from lookfurther.demos.episode import Episode, Tape
+from lookfurther.demos.importers import atari_demo, read
+from lookfurther.demos.storage import describe, load, save
 from lookfurther.errors import LookFurtherError
-from lookfurther.plots import series
+from lookfurther.evaluation import results
+from lookfurther.evaluation.results import Conditions, Evaluation, Trace
 from lookfurther.report import runs, tables
 from lookfurther.report.curves import band, lines
-from lookfurther.results import Conditions, Evaluation, Trace
-from lookfurther.runtime import metrics
+from lookfurther.report.learning_curve import series
+from lookfurther.report.model_card import trained
+from lookfurther.training import metrics, suite
 from lookfurther.types import Spec
 from tests import forged
-from tests.recordings import checkpoint, write_demo
+from tests.sample_recordings import checkpoint, write_demo
 
 pytestmark = pytest.mark.timeout(3600)  # LOOKFURTHER_FUZZ decides how much work it is
 FILES = int(os.environ.get("LOOKFURTHER_FUZZ", "40"))
@@ -110,7 +111,7 @@ def test_recordings(folder: Path, data: st.DataObject) -> None:
     path = folder / "Pong.demo"
     whole = write_demo(path, recorded()).read_bytes()
     path.write_bytes(data.draw(harmed(whole)))
-    ours_or_nothing(lambda: openai.recorded(path))
+    ours_or_nothing(lambda: atari_demo.recorded(path))
 
 
 # Pieces of pickles: containers, shared things, calls of NumPy's names, sizes that are not so.
@@ -131,9 +132,9 @@ PIECES = [
 def test_pickles_of_any_structure(folder: Path, pieces: list[bytes], last: int) -> None:
     path = folder / "Pong.demo"
     path.write_bytes(b"\x80\x03]q\0" + b"".join(pieces) + b"%c." % last)
-    ours_or_nothing(lambda: openai.recorded(path))
+    ours_or_nothing(lambda: atari_demo.recorded(path))
     path.write_bytes(b"\x80\x03]q\0" + b"".join(pieces) + b".")
-    ours_or_nothing(lambda: openai.recorded(path))
+    ours_or_nothing(lambda: atari_demo.recorded(path))
 
 
 @fuzz

@@ -6,7 +6,7 @@ from torch.cuda._utils import _get_device_index
 
 from lookfurther.config import replace
 from lookfurther.presets import preset
-from lookfurther.runtime import hardware
+from lookfurther.training import hardware
 
 
 @pytest.mark.parametrize(

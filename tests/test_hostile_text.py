@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lookfurther.cli import main
-from lookfurther.commands.suite import Board, cells
+from lookfurther.cli.main import main
+from lookfurther.cli.suite import Board, cells
 from lookfurther.config import from_json, to_json
-from lookfurther.demos import store
-from lookfurther.demos.episodes import Audit, Episode
+from lookfurther.demos import storage
+from lookfurther.demos.episode import Audit, Episode
 from lookfurther.errors import ConfigError, LookFurtherError
-from lookfurther.printable import LONGEST_MESSAGE, printable
-from lookfurther.runtime.progress import Progress
-from lookfurther.suite import Job
+from lookfurther.evaluation.suite import Job
+from lookfurther.system.printable import LONGEST_MESSAGE, printable
+from lookfurther.training.console import Progress
 from tests.forged import CARTPOLE, ROW, settings, write_run
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
@@ -87,7 +87,7 @@ def test_demonstrations_are_shown_safely(
     planes = np.zeros((2, 4), np.float32)
     audit = Audit(False, 1.0, None, 0, 0, name)
     episode = Episode(planes, np.array([0]), np.ones(1, np.float32), True, 1, audit=audit)
-    place = store.save("theirs-v0", [episode], CARTPOLE, name, root=tmp_path)
+    place = storage.save("theirs-v0", [episode], CARTPOLE, name, root=tmp_path)
     metadata = place / "data" / "metadata.json"
     said = json.loads(metadata.read_text())
     ours = json.loads(said["lookfurther"])
@@ -178,8 +178,8 @@ def test_text_of_any_length_is_refused_by_the_configuration() -> None:
 
 
 def test_film_shows_names_in_one_line() -> None:
-    from lookfurther.video.cast import title
-    from lookfurther.video.pen import TEXT, Pen
+    from lookfurther.video.draw import TEXT, Pen
+    from lookfurther.video.players import title
 
     for name in HOSTILE:
         Pen(320).text((10, 10), title(name), 20, TEXT)

@@ -24,15 +24,15 @@ from gymnasium.utils import RecordConstructorArgs
 from lookfurther.config import Environment
 from lookfurther.demos.align import done
 from lookfurther.demos.collect import collect
-from lookfurther.demos.episodes import Episode, Tape
-from lookfurther.demos.importers import Imported, openai, read, sequences
-from lookfurther.demos.store import describe as describe_set
-from lookfurther.demos.store import load, save
-from lookfurther.demos.tapes import unroll
+from lookfurther.demos.episode import Episode, Tape
+from lookfurther.demos.importers import Imported, action_sequence, atari_demo, read
+from lookfurther.demos.playback import unroll
+from lookfurther.demos.storage import describe as describe_set
+from lookfurther.demos.storage import load, save
 from lookfurther.demos.verify import verify
 from lookfurther.envs.emulator import STANDARD, shrink
 from lookfurther.errors import DemonstrationError, LookFurtherError
-from tests.recordings import AGAIN, FRAMES, GAME, ONE, OWN, TWO, recording, write_demo
+from tests.sample_recordings import AGAIN, FRAMES, GAME, ONE, OWN, TWO, recording, write_demo
 
 pytest.importorskip("ale_py")
 
@@ -196,7 +196,7 @@ def test_a_hostile_pickle_runs_nothing_and_takes_nothing(tmp_path: Path, hostile
     path.write_bytes(hostile(str(ran)))
     tracemalloc.start()
     with pytest.raises(DemonstrationError, match="is no readable recording") as caught:
-        openai.recorded(path)
+        atari_demo.recorded(path)
     assert tracemalloc.get_traced_memory()[1] < 20e6
     tracemalloc.stop()
     assert not ran.exists()
@@ -208,8 +208,8 @@ def test_a_file_cannot_tamper_with_the_reader(tmp_path: Path, plain: dict) -> No
     tamper = b"\x80\x02cnumpy\nndarray\nN}X\x0c\x00\x00\x00__setstate__K\x01s\x86b."
     (tmp_path / "bad.demo").write_bytes(tamper)
     with pytest.raises(DemonstrationError):
-        openai.recorded(tmp_path / "bad.demo")
-    assert len(openai.recorded(write_demo(tmp_path / "good.demo", plain)).rams) == 3
+        atari_demo.recorded(tmp_path / "bad.demo")
+    assert len(atari_demo.recorded(write_demo(tmp_path / "good.demo", plain)).rams) == 3
 
 
 # Action sequences
@@ -259,7 +259,7 @@ def test_actions_of_a_sequence_may_be_any_whole_numbers(tmp_path: Path, episode:
 
 
 def test_what_is_exported_is_imported(tmp_path: Path, episode: Episode) -> None:
-    sequences.write(tmp_path / "one.npz", episode, GAME)
+    action_sequence.write(tmp_path / "one.npz", episode, GAME)
     found = sound(read(tmp_path / "one.npz"), episode.score)
     assert found.planes.tobytes() == episode.planes.tobytes()
     assert found.audit is not None
@@ -514,7 +514,7 @@ def test_what_no_replay_gives_is_refused_and_when_forced_marked(tmp_path, monkey
         return 255 - screen
 
     path = stored(tmp_path, monkeypatch, atari(), stranger, jpeg_encoding=False)
-    monkeypatch.setattr("lookfurther.demos.importers.datasets.NOOPS", 1)
+    monkeypatch.setattr("lookfurther.demos.importers.minari.NOOPS", 1)
     with pytest.raises(DemonstrationError, match="episode 0: its actions do not lead to its rew"):
         read(path)
     imported = read(path, force=True)
@@ -551,7 +551,7 @@ def test_force_does_not_store_pictures_that_show_nothing(
 ) -> None:
     shape = look(np.zeros((210, 160, 3), np.uint8)).shape
     box = gymnasium.spaces.Box(0, 255, shape, np.uint8)
-    monkeypatch.setattr("lookfurther.demos.importers.datasets.NOOPS", 0)
+    monkeypatch.setattr("lookfurther.demos.importers.minari.NOOPS", 0)
     path = stored(tmp_path, monkeypatch, atari(), look, jpeg_encoding=False, observation_space=box)
     with pytest.raises(DemonstrationError, match=words):
         read(path, force=True)
@@ -559,7 +559,7 @@ def test_force_does_not_store_pictures_that_show_nothing(
 
 @quiet
 def test_pictures_of_0_to_1_are_stored_in_full_when_forced(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("lookfurther.demos.importers.datasets.NOOPS", 0)
+    monkeypatch.setattr("lookfurther.demos.importers.minari.NOOPS", 0)
     box = gymnasium.spaces.Box(0, 1, (84, 84), np.float32)
     path = stored(tmp_path, monkeypatch, atari(), shares, observation_space=box)
     first, _ = atari().reset(seed=SEED)
@@ -771,7 +771,7 @@ def test_other_peoples_recordings_reach_their_scores() -> None:
     claims = dict(SCORES)
     shortest: dict[str, tuple[int, Path]] = {}
     for path in sorted((SHARED / "episodes").glob("*.npz")):
-        arrays = sequences.arrays(path)
+        arrays = action_sequence.arrays(path)
         claims[path.name] = int(arrays["score"])
         candidate = (len(arrays["ale_actions"]), path)
         game = str(arrays["rom"])

@@ -12,11 +12,11 @@ from lookfurther import config
 from lookfurther.adam import Adam
 from lookfurther.errors import TrainingDiverged
 from lookfurther.learner import Learner
-from lookfurther.mixture import Mixture
+from lookfurther.master_weights import Weights
 from lookfurther.objective import expert_share
-from lookfurther.replay import Replay
+from lookfurther.replay.mixture import Mixture
+from lookfurther.replay.prioritized import Replay
 from lookfurther.types import Batch, Chunk, Spec
-from lookfurther.weights import Weights
 
 CPU = torch.device("cpu")
 

@@ -10,8 +10,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from lookfurther import Agent, Config, evaluate, preset, train
-from lookfurther.demos.episodes import Episode
-from lookfurther.demos.store import save
+from lookfurther.demos.episode import Episode
+from lookfurther.demos.storage import save
 from lookfurther.envs import describe
 
 # Half a minute of work each, and many times that on a machine with other work to do.

@@ -8,8 +8,8 @@ import pytest
 
 from examples import unlock_pickup
 from lookfurther import Config, replace, train
-from lookfurther.runtime import loop
-from lookfurther.runtime.metrics import Clock
+from lookfurther.training import loop
+from lookfurther.training.metrics import Clock
 from tests.test_training import assert_equal, newest, timeless
 
 pytest.importorskip("minigrid")

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookfurther.errors import CheckpointError, LookFurtherError
-from lookfurther.runtime import metrics as module
-from lookfurther.runtime.metrics import Clock, Metrics, Returns, memory_gib, plain, read, tag
+from lookfurther.training import metrics as module
+from lookfurther.training.metrics import Clock, Metrics, Returns, memory_gib, plain, read, tag
 from lookfurther.types import Step
 
 

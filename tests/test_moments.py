@@ -1,4 +1,4 @@
-"""benchmarks.moments: whoever does as the human did never leaves, and scores as the human did."""
+"""analysis.moments: whoever does as the human did never leaves, and scores as the human did."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import moments
+from analysis import moments
 from lookfurther.config import Config
-from lookfurther.demos import sets
-from lookfurther.demos.episodes import Episode, best
+from lookfurther.demos import catalog
+from lookfurther.demos.episode import Episode, best
 from lookfurther.types import Spec
 
 pytest.importorskip("ale_py")
@@ -37,7 +37,7 @@ class Imitator:
 
 @pytest.fixture(scope="module")
 def shown() -> tuple[Episode, Spec]:
-    held = sets.opened("shipped/venture")  # found by search: one action in every step
+    held = catalog.opened("shipped/venture")  # found by search: one action in every step
     return held.episodes[best(held.episodes)], held.description.spec
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lookfurther.openmp import BRIEF, CHOICES, wait_briefly
+from lookfurther.system.openmp import BRIEF, CHOICES, wait_briefly
 
 ROOT = Path(__file__).parents[1]
 TORCH = Path(torch.__file__).parent / "lib"

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from lookfurther import processes
-from lookfurther.processes import helper_environment, python_command, safe_import_path
+from lookfurther.system import processes
+from lookfurther.system.processes import helper_environment, python_command, safe_import_path
 from lookfurther.types import Spec
 
 # Modules that a Python process imports early: to start, to unpickle, to read a set.
 SHADOWED = ("h5py", "json", "numpy", "pickle", "select", "signal", "socket", "struct", "threading")
 MARK = "import pathlib, sys; pathlib.Path({!r}).open('a').write(__name__ + ' ' + str(sys.argv))"
-COMMAND = "import sys; from lookfurther.cli import main; sys.exit(main())"  # a console script's
+COMMAND = (
+    "import sys; from lookfurther.cli.main import main; sys.exit(main())"  # a console script's
+)
 HELPERS = {
     "workers": """
     from lookfurther.config import Environment
@@ -26,7 +28,7 @@ HELPERS = {
     envs.close()
 """,
     "pool": """
-    from lookfurther.commands.demos import processes
+    from lookfurther.system import parallel as processes
     processes.cores = lambda: 2
     assert list(processes.each(abs, [-1, -2])) == [1, 2]
 """,
@@ -76,13 +78,13 @@ def test_command_reads_a_set_in_a_hostile_working_directory(hostile: Path, tmp_p
     """The set is in the working directory, and its HDF5 file is checked by a helper process."""
     import numpy as np
 
-    from lookfurther.demos import store
-    from lookfurther.demos.episodes import Episode
+    from lookfurther.demos import storage
+    from lookfurther.demos.episode import Episode
 
     spec = Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)
     planes = np.zeros((2, 4), np.float32)
     episode = Episode(planes, np.array([0]), np.ones(1, np.float32), True, 1)
-    store.save("theirs-v0", [episode], spec, "them", root=hostile)
+    storage.save("theirs-v0", [episode], spec, "them", root=hostile)
     said = ran(hostile, COMMAND, "demos", "show", str(hostile / "theirs-v0"))
     assert "CartPole-v1, 1 episode" in said
 

@@ -18,12 +18,12 @@ from lookfurther.envs.emulator import MEANINGS
 from lookfurther.errors import ConfigError, DemonstrationError, LookFurtherError, RunLocked
 from lookfurther.recorder import atari
 from lookfurther.recorder.atari import AtariGame
+from lookfurther.recorder.episode_log import Moment, Script, Take, actions, pack, unpack
 from lookfurther.recorder.games import Game, make_game, title
 from lookfurther.recorder.gym import GymGame
 from lookfurther.recorder.journal import Journal
 from lookfurther.recorder.keys import CODES, OURS, STICK, assign, stick
-from lookfurther.recorder.messages import PLAIN, SPEEDS, Message, MessageError, read
-from lookfurther.recorder.take import Moment, Script, Take, actions, pack, unpack
+from lookfurther.recorder.protocol import PLAIN, SPEEDS, Message, MessageError, read
 from lookfurther.types import TERMINAL, TRUNCATED, Spec
 
 SPEC = Spec("Toy-v0", (1, 3, 2), 1, "uint8", 5, 255.0)

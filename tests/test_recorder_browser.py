@@ -19,8 +19,8 @@ pytest.importorskip("uvicorn", reason="the recorder is an extra: lookfurther[rec
 
 from benchmarks.recorder import NO_BROWSER, browser
 from lookfurther.config import Environment
-from lookfurther.demos import store
-from lookfurther.demos.tapes import play as play_tape
+from lookfurther.demos import storage
+from lookfurther.demos.playback import play as play_tape
 from lookfurther.demos.verify import verify
 from lookfurther.envs.emulator import MEANINGS, Emulator
 from tests.test_recorder_session import NAME, Command
@@ -150,8 +150,8 @@ def test_an_episode_played_in_the_browser_verifies(
         until(page, "ready")
         assert steps(page) == 0
         assert f"{played} steps" in text(page, "episodes")
-    description = store.describe(NAME)
-    (episode,) = store.load(NAME, description.spec)
+    description = storage.describe(NAME)
+    (episode,) = storage.load(NAME, description.spec)
     assert len(episode) == played
     assert verify(episode, description.spec, Environment()).verified
     names = [MEANINGS[action] for action in episode.actions]

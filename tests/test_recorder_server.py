@@ -27,7 +27,7 @@ import uvicorn
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from lookfurther.recorder.messages import LARGEST, Message
+from lookfurther.recorder.protocol import LARGEST, Message
 from lookfurther.recorder.server import Theatre, known
 from lookfurther.recorder.stream import EARLY, HEADER, PULL, WINDOW, Clock, Link
 

@@ -26,15 +26,15 @@ pytest.importorskip("starlette", reason="the recorder is an extra: lookfurther[r
 
 from websockets.sync.client import ClientConnection, connect
 
-from lookfurther.cli import main
-from lookfurther.commands.record import RecordOptions, default_name, recorder
+from lookfurther.cli.main import main
+from lookfurther.cli.record import RecordOptions, default_name, recorder
 from lookfurther.config import Environment
-from lookfurther.demos import store
-from lookfurther.demos.episodes import Episode
-from lookfurther.demos.tapes import unroll
+from lookfurther.demos import storage
+from lookfurther.demos.episode import Episode
+from lookfurther.demos.playback import unroll
 from lookfurther.envs.emulator import MEANINGS
 from lookfurther.errors import DemonstrationError, RunLocked
-from lookfurther.recorder.messages import Message
+from lookfurther.recorder.protocol import Message
 from lookfurther.recorder.session import Recorder
 from lookfurther.recorder.stream import HEADER, Clock
 from tests import test_recorder  # registers its environments
@@ -157,7 +157,7 @@ def session(env: str, environment: Environment | None = None, **options: Any):
 def kept(env: str, environment: Environment | None = None) -> list[Episode]:
     """The episodes of the set, each of which a replay has equalled."""
     environment = environment or Environment()
-    episodes = store.load(NAME, store.describe(NAME).spec, environment=environment)
+    episodes = storage.load(NAME, storage.describe(NAME).spec, environment=environment)
     for episode in episodes:
         assert episode.audit is not None
         assert episode.audit.verified, episode.audit.mismatch
@@ -321,7 +321,7 @@ def test_discarding_leaves_nothing_and_begins_anew(sets: Path) -> None:
                 assert player.episodes == []
 
     asyncio.run(play())
-    assert store.names() == []
+    assert storage.names() == []
 
 
 @pytest.mark.parametrize(("env", "environment"), [("ALE/Breakout-v5", None), (LEVEL, GRID)])
@@ -408,7 +408,7 @@ def test_a_failed_save_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
                 player.ask("pause")
                 steps = (await player.settle())["steps"]
                 with monkeypatch.context() as patch:
-                    patch.setattr(store, "append", full)
+                    patch.setattr(storage, "append", full)
                     player.ask("save")
                     await player.until(lambda status: status["state"] == "ready")
                     assert (await player.settle())["steps"] == steps
@@ -482,7 +482,7 @@ def test_an_environment_that_breaks_keeps_what_was_played(
                 assert bool(episode["mismatch"]) is not repeats
 
     asyncio.run(play())
-    assert store.describe(NAME).episodes[0].steps == 24
+    assert storage.describe(NAME).episodes[0].steps == 24
 
 
 # Killed
@@ -686,7 +686,7 @@ class Logged(Command):
         limits = (
             f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors},) * 2)"
         )
-        code = f"{limits}; import sys; from lookfurther.cli import main; sys.exit(main())"
+        code = f"{limits}; import sys; from lookfurther.cli.main import main; sys.exit(main())"
         command = [sys.executable, "-c", code, "record", *words]
         with log.open("w") as errors:
             self.process = subprocess.Popen(

@@ -11,14 +11,15 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from lookfurther import config, replay, rules, sumtree
+from lookfurther import config, validation
 from lookfurther.actor import Actor
 from lookfurther.config import validate
 from lookfurther.errors import ConfigError
+from lookfurther.master_weights import Weights
 from lookfurther.presets import preset
-from lookfurther.replay import Replay
+from lookfurther.replay import prioritized, sum_tree
+from lookfurther.replay.prioritized import Replay
 from lookfurther.types import BEST, FIRST, TERMINAL, TRUNCATED, Batch, Chunk, Spec, Step
-from lookfurther.weights import Weights
 
 LANES = 3
 VECTOR = Spec("toy", (2,), 3, "float32", 4, 1.0)
@@ -181,7 +182,7 @@ def test_smallest_allowed_replay_tears_no_stack_and_is_never_empty(
         replay__horizons=tuple(horizons),
         replay__start=lanes * (max(horizons) + 2),
     )
-    least = rules.least_capacity(chosen)
+    least = validation.least_capacity(chosen)
     validate(config.replace(chosen, replay__capacity=least))
     with pytest.raises(ConfigError, match="capacity"):
         validate(config.replace(chosen, replay__capacity=least - 1))
@@ -344,7 +345,10 @@ def test_tensors_tell_the_same_story_as_numpy(compiled: str):
     """What a GPU runs, as it is and traced whole, beside what the host runs."""
     chunks = film_of(0, 90)
     host = lived(chunks)
-    with patch.object(replay, "native", lambda x: x), patch.object(sumtree, "native", lambda x: x):
+    with (
+        patch.object(prioritized, "native", lambda x: x),
+        patch.object(sum_tree, "native", lambda x: x),
+    ):
         device = lived(chunks, compiled)
     for ours, theirs in zip(host, device, strict=True):
         assert torch.allclose(ours.w, theirs.w, rtol=1e-6)

@@ -18,20 +18,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lookfurther import results
-from lookfurther.cli import main
+from lookfurther.cli.main import main
 from lookfurther.config import Config, replace, to_json
 from lookfurther.errors import ConfigError, LookFurtherError
+from lookfurther.evaluation import results
+from lookfurther.evaluation.paper_scores import STARTS, Starts, printed, titles
+from lookfurther.evaluation.results import Conditions, Evaluation, Trace
 from lookfurther.presets import preset
 from lookfurther.report import tables
-from lookfurther.report.canvas import looks, save
-from lookfurther.report.columns import Column, Score, columns
 from lookfurther.report.comparison import human_relative, profile
 from lookfurther.report.curves import POINTS, Line, band, line
+from lookfurther.report.figure_style import looks, save
 from lookfurther.report.runs import SEED, Run, find, fingerprint, group, settings
+from lookfurther.report.score_columns import Column, Score, columns
 from lookfurther.report.table import Table
-from lookfurther.results import Conditions, Evaluation, Trace
-from lookfurther.scores import STARTS, Starts, printed, titles
 
 ROOT = Path(__file__).parents[1]
 ROMS = {game: f"ALE/{game.title().replace('_', '')}-v5" for game in titles()}

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from lookfurther.demos import pieces, sandbox
+from lookfurther.demos import episode_hdf5, sandbox
 from lookfurther.demos.sandbox import Sandbox, Task
 
 HOSTILE = Path(__file__).parent / "hostile"
@@ -60,7 +60,7 @@ def test_header_without_end_is_refused(tmp_path: Path, helper: Sandbox) -> None:
 def test_pieces_that_do_not_fit_their_array_are_refused(tmp_path: Path) -> None:
     path = unpacked("pieces_of_other_rank", tmp_path)
     with pytest.raises(ValueError, match=r"shape \(4, 4\) is in pieces of \(4,\)"):
-        pieces.check(path)
+        episode_hdf5.check(path)
 
 
 def test_arrays_come_back_as_they_were_written(tmp_path: Path, helper: Sandbox) -> None:
@@ -139,4 +139,4 @@ def test_reasons_are_one_line(tmp_path: Path, helper: Sandbox) -> None:
 def test_pipe_is_refused_unopened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "endless.hdf5")  # opening it would wait for a writer, and there is none
     with pytest.raises(ValueError, match=r"endless\.hdf5 is not a file"):
-        pieces.check(tmp_path / "endless.hdf5")
+        episode_hdf5.check(tmp_path / "endless.hdf5")

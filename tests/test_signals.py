@@ -23,16 +23,16 @@ import pytest
 
 from lookfurther import preset, train
 from lookfurther.config import Config, replace
-from lookfurther.envs import workers
+from lookfurther.envs import subproc
 from lookfurther.errors import EnvironmentFault
 from lookfurther.report.runs import settings as report_settings
-from lookfurther.runtime import signals as signals_module
-from lookfurther.runtime.local import LocalSource
-from lookfurther.runtime.metrics import read
-from lookfurther.runtime.signals import CheckpointSignal, StopRequested, StopSignals
+from lookfurther.training import signals as signals_module
+from lookfurther.training.actors import LocalSource
+from lookfurther.training.metrics import read
+from lookfurther.training.signals import CheckpointSignal, StopRequested, StopSignals
 from lookfurther.types import END, FIRST
 from tests.faulty_envs import Acting, Counting, Dying
-from tests.sessions import wait_until_gone
+from tests.process_group import wait_until_gone
 from tests.test_training import newest, tiny
 
 ROOT = Path(__file__).parents[1]
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.timeout(120)  # what goes wrong here hangs
 @pytest.fixture(autouse=True)
 def _no_time_and_nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(signals_module, "STEP_TIMEOUT", 0.0)
-    monkeypatch.setattr(workers, "CLOSE_TIMEOUT", 0.0)
+    monkeypatch.setattr(subproc, "CLOSE_TIMEOUT", 0.0)
     yield
     assert multiprocessing.active_children() == []
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lookfurther.cli import main
+from lookfurther.cli.main import main
 from lookfurther.config import Environment
-from lookfurther.demos import align, sets, store
-from lookfurther.demos.episodes import Episode, Tape
-from lookfurther.demos.facts import Description, origin, shown
+from lookfurther.demos import align, catalog, storage
+from lookfurther.demos.catalog import Held
+from lookfurther.demos.episode import Episode, Tape
 from lookfurther.demos.importers import Imported, read
-from lookfurther.demos.sets import Held
-from lookfurther.demos.tapes import (
+from lookfurther.demos.metadata import Description, origin, shown
+from lookfurther.demos.playback import (
     PAD,
     ambiguous,
     blocks,
@@ -32,10 +32,10 @@ from lookfurther.demos.tapes import (
 from lookfurther.demos.verify import verify
 from lookfurther.envs import describe
 from lookfurther.envs.emulator import Emulator, shrink
-from lookfurther.envs.starts import Restarted
+from lookfurther.envs.human_starts import Restarted
 from lookfurther.errors import DemonstrationError
-from lookfurther.evaluation import human_starts
-from lookfurther.results import Trace
+from lookfurther.evaluation.evaluate import human_starts
+from lookfurther.evaluation.results import Trace
 
 pytest.importorskip("ale_py")
 
@@ -146,8 +146,8 @@ def demonstrated() -> Held:
 
 def test_a_set_keeps_the_phase(tmp_path: Path, demonstrated: Held) -> None:
     _, description, episodes = demonstrated
-    store.save("mine-v0", episodes, description.spec, "me", tmp_path)
-    (found,) = store.load("mine-v0", description.spec, tmp_path)
+    storage.save("mine-v0", episodes, description.spec, "me", tmp_path)
+    (found,) = storage.load("mine-v0", description.spec, tmp_path)
     assert found.tape is not None
     assert found.tape.phase == 3
     assert found.tape.frames.tolist() == episodes[0].tape.frames.tolist()  # type: ignore[union-attr]
@@ -157,13 +157,13 @@ def test_a_set_keeps_the_phase(tmp_path: Path, demonstrated: Held) -> None:
 
 def test_a_stored_phase_that_cannot_be_is_refused(tmp_path: Path, demonstrated: Held) -> None:
     _, description, episodes = demonstrated
-    data = store.save("mine-v0", episodes, description.spec, "me", tmp_path) / "data"
+    data = storage.save("mine-v0", episodes, description.spec, "me", tmp_path) / "data"
     text = (data / "metadata.json").read_text()
     assert text.count(r"\"phase\": 3") == 1
     for wrong in ("4", "-1", "2"):
         (data / "metadata.json").write_text(text.replace(r"\"phase\": 3", rf"\"phase\": {wrong}"))
         with pytest.raises(DemonstrationError, match="mine-v0 is not a readable set of ours: "):
-            store.load("mine-v0", description.spec, tmp_path)
+            storage.load("mine-v0", description.spec, tmp_path)
 
 
 def test_human_starts_are_the_ends_of_its_steps(demonstrated: Held) -> None:
@@ -219,11 +219,11 @@ def test_import_export_show_and_play_use_the_same_cut(
         assert members["rewards"].tolist() == rewards.tolist()
         assert members["phase"] == 1
     again = only(read(tmp_path / "again.npz"))
-    assert again.planes.tobytes() == sets.opened("boxing").episodes[0].planes.tobytes()
+    assert again.planes.tobytes() == catalog.opened("boxing").episodes[0].planes.tobytes()
 
 
 def test_pictures_are_of_the_ends_of_steps(demonstrated: Held) -> None:
-    from lookfurther.commands.demos.pictures import pictures
+    from lookfurther.cli.demos.render import pictures
 
     episode = demonstrated.episodes[0]
     assert episode.tape is not None

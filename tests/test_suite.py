@@ -18,15 +18,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lookfurther import suite
-from lookfurther.cli import main
-from lookfurther.commands.suite import window
-from lookfurther.commands.train import TrainOptions, split
+from lookfurther.cli.main import main
+from lookfurther.cli.parsing import parse
+from lookfurther.cli.suite import window
+from lookfurther.cli.train import TrainOptions, split
 from lookfurther.config import Config, replace, to_json, validate
 from lookfurther.errors import ConfigError
-from lookfurther.options import parse
+from lookfurther.evaluation import suite
+from lookfurther.evaluation.paper_scores import game_of, titles
 from lookfurther.presets import PRESETS, preset
-from lookfurther.scores import game_of, titles
 
 ROOT = Path(__file__).parents[1]
 TINY = """
@@ -285,7 +285,7 @@ def test_the_window_holds_the_run_at_work(count: int, data: st.DataObject) -> No
 def test_the_table_is_drawn(tmp_path: Path) -> None:
     from rich.console import Console
 
-    from lookfurther.commands.suite import Board
+    from lookfurther.cli.suite import Board
 
     found = jobs(tmp_path, TINY)
     found[1].state, found[1].row = "running", {"step": 100, "minutes": 2.0, "return_mean": 21.5}

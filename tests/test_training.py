@@ -25,10 +25,10 @@ from torch import Tensor, nn
 
 from lookfurther import Agent, Config, Spec, preset, replace, train
 from lookfurther.config import Environment, to_json
-from lookfurther.demos import sets
+from lookfurther.demos import catalog
 from lookfurther.demos.collect import collect
-from lookfurther.demos.episodes import Episode
-from lookfurther.demos.store import save
+from lookfurther.demos.episode import Episode
+from lookfurther.demos.storage import save
 from lookfurther.errors import (
     CheckpointError,
     ConfigError,
@@ -36,13 +36,13 @@ from lookfurther.errors import (
     RunLocked,
     TrainingDiverged,
 )
-from lookfurther.play import Played
-from lookfurther.runtime import best, checkpoint, hardware, loop
-from lookfurther.runtime.checkpoint import Checkpoint
-from lookfurther.runtime.folder import RunFolder
-from lookfurther.runtime.loop import Loop
-from lookfurther.runtime.metrics import Clock, read
-from lookfurther.runtime.rate import updates_due
+from lookfurther.rollout import Played
+from lookfurther.training import best_checkpoint, checkpoint, hardware, loop
+from lookfurther.training.checkpoint import Checkpoint
+from lookfurther.training.loop import Loop
+from lookfurther.training.metrics import Clock, read
+from lookfurther.training.rate import updates_due
+from lookfurther.training.run_dir import RunFolder
 from lookfurther.types import END, FIRST
 from tests.faulty_envs import Counting, Moody
 
@@ -184,7 +184,7 @@ def test_demonstrations_begin_with_the_td_errors_of_the_first_network(
     assert train(config).updates == 0
     saved, agent = newest(tmp_path / "run"), Agent.load(tmp_path / "run")
     mass, start = saved.files["expert_replay"]["mass"][0], 0
-    for episode in sets.load(str(demos), agent.spec, config.environment):
+    for episode in catalog.load(str(demos), agent.spec, config.environment):
         q = agent.values(episode.planes).astype(np.float64)
         for t in range(len(episode)):
             wanted = [first_priority(q, episode, t, n) for n in config.replay.horizons]
@@ -230,7 +230,7 @@ def test_the_best_weights_have_the_best_score_whatever_their_step(
 
     loops, begin = [], Loop.__init__
     monkeypatch.setattr(Loop, "__init__", follow)
-    monkeypatch.setattr(best, "play", scripted)
+    monkeypatch.setattr(best_checkpoint, "play", scripted)
     config = tiny(folder, run__checkpoint_period=200, run__evaluate_period=100)
     for expected in ((300, 5), (300, 5), (300, 7), (400, 8)):
         train(config, resume=(folder / "checkpoints").exists())
@@ -247,8 +247,8 @@ def test_the_best_weights_have_the_best_score_whatever_their_step(
 KILLED = """
 import os, signal, sys
 from lookfurther.config import from_json
-from lookfurther.runtime.loop import Loop
-from lookfurther.runtime.training import train
+from lookfurther.training.loop import Loop
+from lookfurther.training.train import train
 from tests import test_training
 
 turn = Loop.turn

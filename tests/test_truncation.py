@@ -12,11 +12,11 @@ import torch
 from lookfurther.actor import Actor
 from lookfurther.config import Config, Environment, replace
 from lookfurther.envs import Envs, make_envs
+from lookfurther.master_weights import Weights
 from lookfurther.networks import builder
 from lookfurther.presets import preset
-from lookfurther.runtime.assembly import first_truncations
-from lookfurther.runtime.local import Group
-from lookfurther.weights import Weights
+from lookfurther.training.actors import Group
+from lookfurther.training.build import first_truncations
 
 CASES = {
     "in this process": ("CartPole-v1", Environment()),

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from lookfurther import Agent
-from lookfurther.cli import main
+from lookfurther.cli.main import main
 from lookfurther.config import Environment
-from lookfurther.demos import sets, store
-from lookfurther.demos.episodes import Episode
+from lookfurther.demos import catalog, storage
+from lookfurther.demos.episode import Episode
 from lookfurther.envs.trust import untrusted
 from lookfurther.errors import CheckpointError, ConfigError
 from tests.forged import CARTPOLE, settings, write_run
@@ -73,7 +73,7 @@ def test_module_of_an_environment_outside_the_list_is_untrusted(env: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["gymnasium.wrappers.common:deepcopy", "lookfurther.envs.blueprint:find"]
+    "name", ["gymnasium.wrappers.common:deepcopy", "lookfurther.envs.factory:find"]
 )
 def test_trusted_module_gives_its_wrappers_and_nothing_else(name: str) -> None:
     assert untrusted("CartPole-v1", [name]).endswith("is not a Gymnasium wrapper")
@@ -191,7 +191,7 @@ def shared(marker: Path, tmp_path: Path) -> Path:
         np.stack([first, second]), np.array([0]), np.array([reward], np.float32), False, 1
     )
     made = Environment(wrappers=("hostile:Wrapper",))
-    return store.save("theirs-v0", [episode], CARTPOLE, "them", environment=made)
+    return storage.save("theirs-v0", [episode], CARTPOLE, "them", environment=made)
 
 
 @pytest.mark.parametrize("command", ["verify NAME", "play NAME a.gif", "show NAME --sheet a.png"])
@@ -215,7 +215,7 @@ def test_import_of_a_set_imports_modules_that_the_user_names(
 
 def test_training_on_a_set_imports_nothing_that_it_names(shared: Path, marker: Path) -> None:
     """Training has its own environment: a set's wrappers have no part in it."""
-    assert len(sets.load(str(shared), CARTPOLE, Environment())) == 1
+    assert len(catalog.load(str(shared), CARTPOLE, Environment())) == 1
     assert main(["demos", "show", str(shared)]) == 0
     assert not marker.exists()
 

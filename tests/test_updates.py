@@ -10,20 +10,20 @@ import pytest
 import torch
 
 from lookfurther.config import Config, replace
-from lookfurther.demos.episodes import Episode
+from lookfurther.demos.episode import Episode
 from lookfurther.envs import make_envs
 from lookfurther.exploration import LADDERS
+from lookfurther.gpu.graphs import Backlog, Captured
 from lookfurther.learner import Learner
+from lookfurther.master_weights import Weights
 from lookfurther.networks import builder, prepare
 from lookfurther.objective import Objective
 from lookfurther.presets import preset
-from lookfurther.runtime.assembly import build_mixture, build_source
-from lookfurther.runtime.captured import Backlog, Captured
-from lookfurther.runtime.handover import Handover
-from lookfurther.runtime.loop import Loop
-from lookfurther.runtime.updates import STRETCH, Updates
+from lookfurther.training.build import build_mixture, build_source
+from lookfurther.training.loop import Loop
+from lookfurther.training.updates import STRETCH, Updates
+from lookfurther.training.weight_sync import Handover
 from lookfurther.types import Spec
-from lookfurther.weights import Weights
 
 CPU = torch.device("cpu")
 SPEC = Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)

@@ -11,8 +11,8 @@ import pytest
 
 from lookfurther.config import Environment
 from lookfurther.demos.collect import collect
-from lookfurther.demos.episodes import Episode, Tape
-from lookfurther.demos.tapes import unroll
+from lookfurther.demos.episode import Episode, Tape
+from lookfurther.demos.playback import unroll
 from lookfurther.demos.verify import verify
 from lookfurther.envs.emulator import FUSED, Emulator
 from lookfurther.errors import DemonstrationError

@@ -17,25 +17,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from lookfurther import animate, video
+from lookfurther import video
 from lookfurther.agent import Agent
-from lookfurther.animate import FASTEST
-from lookfurther.cli import main
+from lookfurther.cli.main import main
 from lookfurther.config import Config, Environment
 from lookfurther.config import replace as change
 from lookfurther.demos.collect import Policy, collect
-from lookfurther.demos.episodes import Episode, Tape
-from lookfurther.demos.store import save
-from lookfurther.demos.tapes import unroll
+from lookfurther.demos.episode import Episode, Tape
+from lookfurther.demos.playback import unroll
+from lookfurther.demos.storage import save
 from lookfurther.envs import describe
 from lookfurther.errors import DemonstrationError
 from lookfurther.networks import builder
-from lookfurther.runtime import checkpoint
-from lookfurther.video import LONG, growing, pace
-from lookfurther.video.cast import Expert, pair, title
+from lookfurther.training import checkpoint
+from lookfurther.video import LONG, encode, growing, pace
 from lookfurther.video.chart import Axes, Curve, number, ticks
-from lookfurther.video.plays import Reel, Scene, Shot, act, overtaking, rehearse, repeat
-from lookfurther.video.stage import Panel, Stage
+from lookfurther.video.encode import FASTEST
+from lookfurther.video.layout import Panel, Stage
+from lookfurther.video.playback import Reel, Scene, Shot, act, overtaking, rehearse, repeat
+from lookfurther.video.players import Expert, pair, title
 
 CART, PONG = "CartPole-v1", "ALE/Pong-v5"
 returns = st.lists(st.integers(-3, 3), min_size=1, max_size=12).map(lambda r: np.array(r, float))
@@ -323,7 +323,7 @@ def test_what_cannot_be_is_one_line(run: Path, tmp_path: Path, capsys: Any) -> N
 def test_an_animation_has_its_limit(
     run: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(animate, "LONGEST", 3)
+    monkeypatch.setattr(encode, "LONGEST", 3)
     assert main(["video", str(run), "--out", str(tmp_path / "a.gif")]) == 2
     assert re.search(r"\d+ pictures are too many for a GIF", capsys.readouterr().err)
     assert not (tmp_path / "a.gif").exists()
@@ -342,7 +342,7 @@ def test_a_page_watches_one_episode_after_another(run: Path, monkeypatch: Any) -
     pytest.importorskip("starlette", reason="the page is an extra: lookfurther[record]")
     pytest.importorskip("pygame", reason="CartPole is drawn with pygame")
     from lookfurther.recorder import watch
-    from lookfurther.recorder.messages import Message
+    from lookfurther.recorder.protocol import Message
 
     monkeypatch.setattr(watch, "PAUSE", 0.0)
     source = watch.Watch(Agent.load(run), [Expert("", e) for e in experts(1)], 0, 640)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lookfurther.config import Environment
-from lookfurther.demos.episodes import Episode, Tape
-from lookfurther.demos.tapes import PAD, blocks, cut, emulator_of, held, play, step_ends, unroll
+from lookfurther.demos.episode import Episode, Tape
+from lookfurther.demos.playback import PAD, blocks, cut, emulator_of, held, play, step_ends, unroll
 from lookfurther.demos.verify import verify
 from lookfurther.envs import describe
 from lookfurther.envs.emulator import console, game_of, switch_on

@@ -10,11 +10,11 @@ import gymnasium
 import numpy as np
 
 from lookfurther.config import Environment
-from lookfurther.demos.episodes import Episode, Tape
+from lookfurther.demos.episode import Episode, Tape
 from lookfurther.envs import describe
-from lookfurther.envs.blueprint import Blueprint, find
 from lookfurther.envs.emulator import Emulator
-from lookfurther.envs.lanes import Lane
+from lookfurther.envs.factory import Blueprint, find
+from lookfurther.envs.sync import Lane
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import Spec
 

@@ -9,8 +9,8 @@ import dataclasses
 
 from gymnasium.envs.registration import WrapperSpec
 
-from lookfurther.demos.facts import Description
-from lookfurther.envs.blueprint import find
+from lookfurther.demos.metadata import Description
+from lookfurther.envs.factory import find
 from lookfurther.errors import LookFurtherError
 
 LONGEST_ATARI = 27_000  # steps: half an hour of four frames a step

@@ -1,37 +1,211 @@
-"""JSON that others made, parsed only where that takes little memory."""
+"""What a set of demonstrations says of itself: plain JSON, read without its arrays."""
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.metadata
 import json
-from pathlib import Path
-from typing import Any
+import math
+import types
+from dataclasses import MISSING
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from lookfurther.demos.sandbox import file_size
+from lookfurther.config import Environment
+from lookfurther.demos.bounded_json import parse_json
+from lookfurther.demos.episode import Audit, Episode
+from lookfurther.envs.emulator import STANDARD, Variant
+from lookfurther.errors import DemonstrationError
+from lookfurther.types import MOST_ACTIONS, Spec
 
-LARGEST = 2**23  # bytes of a file; as text it may take four times as many
-MOST_VALUES = 500_000  # each may take 100 bytes
-
-
-def read_json(path: Path) -> Any:
-    """What a file holds; a ValueError where it is too large or no JSON."""
-    if file_size(path) > LARGEST:
-        raise ValueError(f"{path.name} is larger than {LARGEST} bytes")
-    return parse_json(path.read_bytes())
-
-
-def parse_json(text: str | bytes) -> Any:
-    """What a text holds; a ValueError where that is too many values or no JSON."""
-    check_json(text)
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("its JSON is nested too deeply") from None
+MOST_REPEAT = 2**10  # frames of a step
 
 
-def check_json(text: str | bytes) -> None:
-    """A ValueError where a text is longer or holds more values than is read again."""
-    if len(text) > LARGEST:
-        raise ValueError(f"its JSON is longer than {LARGEST} bytes")
-    data = text.encode() if isinstance(text, str) else text
-    if sum(map(data.count, (b",", b"[", b"{"))) > MOST_VALUES:
-        raise ValueError(f"its JSON holds more than {MOST_VALUES} values")
+class Origin(NamedTuple):
+    """What a replay needs to be the same: the game and how it was played."""
+
+    game: str  # name of the ROM; "" for environments other than Atari
+    meanings: tuple[str, ...]  # of the actions; empty where unknown
+    repeat: int  # emulator frames a step; 1 elsewhere
+    sticky: float  # probability that the emulator repeated the last action
+    library: str  # with its version
+    rom: str  # SHA-256, or ""
+    wrappers: tuple[str, ...]
+    layout: str
+
+
+class Reel(NamedTuple):
+    """What is known of a tape besides the action of each frame."""
+
+    length: int  # frames
+    writes: tuple[tuple[int, ...], ...]  # (frame, address, value)
+    seed: int
+    phase: int = 0  # frames of a shorter first step
+    variant: Variant = STANDARD
+
+
+class Shown(NamedTuple):
+    """One episode."""
+
+    steps: int
+    score: float
+    terminal: bool
+    seed: int | None
+    reel: Reel | None
+    audit: Audit | None
+    digests: dict[str, str]  # SHA-256 of each array
+
+    @property
+    def verified(self) -> bool:
+        """Whether a replay has been seen to equal it."""
+        return self.audit is not None and self.audit.verified
+
+
+class Description(NamedTuple):
+    """A whole set."""
+
+    spec: Spec
+    author: str
+    origin: Origin
+    episodes: tuple[Shown, ...]
+
+    def to_json(self) -> str:
+        return json.dumps(_plain(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Description:
+        """The inverse of `to_json`; a ValueError where anything is missing or of another type."""
+        description = _typed(cls, parse_json(text), "")
+        _check_numbers(description.spec, description.origin.repeat)
+        if ":" in description.spec.env:  # would import a module of the file's choice
+            raise ValueError(f"env {description.spec.env!r:.80} is not an id")
+        spec, meanings = description.spec, description.origin.meanings
+        if not spec.is_sound() or (meanings and len(meanings) != spec.actions):
+            raise ValueError("its spec cannot be")
+        return description
+
+
+def _check_numbers(spec: Spec, repeat: int) -> None:
+    """A ValueError where an array of such a size would not be of an environment."""
+    for word, value, most in (
+        ("stack", spec.stack, 2**10),
+        ("actions", spec.actions, MOST_ACTIONS),
+        ("repeat", repeat, MOST_REPEAT),
+        ("number of axes", len(spec.plane), 8),
+        *(("plane", length, 2**31) for length in spec.plane[:8]),
+    ):
+        if not 1 <= value <= most:
+            raise ValueError(f"{word} must be 1 ... {most}, not {str(value)[:40]}")
+
+
+def origin(spec: Spec, environment: Environment) -> Origin:
+    """How episodes seen as `spec` under these settings came to be."""
+    adapted = environment.wrappers, environment.layout
+    if not spec.env.startswith("ALE/"):
+        version = f"gymnasium {importlib.metadata.version('gymnasium')}"
+        return Origin("", (), 1, 0.0, version, "", *adapted)
+    from lookfurther.envs.emulator import MEANINGS, Emulator, game_of, rom_digest
+
+    game = game_of(spec.env)
+    version = f"ale-py {importlib.metadata.version('ale-py')}"
+    how = environment.repeat, environment.sticky
+    legal = range(18) if spec.actions == 18 else Emulator(spec.env).legal
+    meanings = tuple(MEANINGS[i] for i in legal)
+    return Origin(game, meanings, *how, version, rom_digest(game), *adapted)
+
+
+def shown(episode: Episode, digests: dict[str, str]) -> Shown:
+    """The facts of an episode and its arrays' digests."""
+    tape = episode.tape
+    reel = None
+    if tape is not None:
+        writes = tuple(map(tuple, tape.writes.tolist()))
+        reel = Reel(len(tape.frames), writes, tape.seed, tape.phase, tape.variant)
+    return Shown(
+        steps=len(episode),
+        score=episode.score,
+        terminal=bool(episode.terminal),
+        seed=episode.seed,
+        reel=reel,
+        audit=episode.audit,
+        digests=digests,
+    )
+
+
+def fits(name: str, description: Description, spec: Spec, environment: Environment) -> None:
+    """Refuse a set of another environment, or of the same one played in another way."""
+    theirs = description.spec
+    if (theirs.env, theirs.actions) != (spec.env, spec.actions):
+        raise DemonstrationError(
+            f"{name} shows {theirs.env} with {theirs.actions} actions, the training environment is"
+            f" {spec.env} with {spec.actions}"
+        )
+    if not description.episodes:
+        raise DemonstrationError(f"{name} holds no episodes")
+    how = description.origin
+    for word, made, wanted in (
+        ("action repeat", how.repeat, environment.repeat),
+        ("sticky probability", how.sticky, environment.sticky),
+    ):
+        if how.game and made != wanted:
+            raise DemonstrationError(
+                f"{name} was made with {word} {made:g}, the training environment has {wanted:g}"
+            )
+    for facts in description.episodes:
+        _fits_variant(name, facts.reel.variant if facts.reel else STANDARD)
+
+
+def _fits_variant(name: str, variant: Variant) -> None:
+    """Refuse what was played in a variant of the game that the vector environment cannot play."""
+    for word, made in variant._asdict().items():
+        if made is not None:
+            raise DemonstrationError(
+                f"{name} was made with {word} {made} of the game, the training environment has the"
+                f" {word} it starts with: use demonstrations of that"
+            )
+
+
+def same(name: str, one: Description, other: Description) -> None:
+    """Refuse to join what was not made in the same way."""
+    theirs = one.origin._replace(library="")._asdict() | one.spec._asdict()
+    ours = other.origin._replace(library="")._asdict() | other.spec._asdict()
+    for word, value in theirs.items():
+        if value != ours[word]:
+            raise DemonstrationError(f"{name} has {word} {value!r}, the others {ours[word]!r}")
+
+
+def _plain(value: Any) -> Any:
+    """Records as objects, tuples as lists."""
+    if isinstance(value, Audit):
+        return dataclasses.asdict(value)
+    if hasattr(value, "_asdict"):
+        return {name: _plain(x) for name, x in value._asdict().items()}
+    return [_plain(x) for x in value] if isinstance(value, tuple) else value
+
+
+def _optional(kind: Any) -> set[str]:
+    """The fields of a record that sets of older versions lack."""
+    if dataclasses.is_dataclass(kind):
+        return {f.name for f in dataclasses.fields(kind) if f.default_factory is not MISSING}
+    return set(kind._field_defaults)
+
+
+def _typed(kind: Any, value: Any, path: str) -> Any:
+    """Plain data as the type `kind` says: nothing added or of another type, nothing missing
+    but what older versions did not write."""
+    arguments = get_args(kind)
+    if isinstance(kind, types.UnionType):  # of a type and None
+        return None if value is None else _typed(arguments[0], value, path)
+    if get_origin(kind) is tuple and isinstance(value, list):
+        return tuple(_typed(arguments[0], x, path) for x in value)
+    if get_origin(kind) is dict and isinstance(value, dict):
+        return {name: _typed(arguments[1], x, path) for name, x in value.items()}
+    if hasattr(kind, "__annotations__") and isinstance(value, dict):
+        hints = get_type_hints(kind)
+        if not set(hints) - _optional(kind) <= set(value) <= set(hints):
+            raise ValueError(f"{path or 'it'} must have {', '.join(hints)}")
+        return kind(**{name: _typed(hints[name], x, name) for name, x in value.items()})
+    if kind is float and type(value) is int and abs(value) < 2**53:
+        return float(value)
+    if type(value) is not kind or (kind is float and not math.isfinite(value)):
+        raise ValueError(f"{path or 'it'} cannot be {str(value)[:40]!r}")
+    return value

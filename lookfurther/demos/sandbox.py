@@ -23,7 +23,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from lookfurther.processes import helper_environment, python_command
+from lookfurther.system.processes import helper_environment, python_command
 
 SLICE = 2**24  # bytes of arrays in one answer, about
 FREE, RATIO = 2**25, 300  # bytes any file may unpack to, and more for each byte of its own

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from lookfurther.config import Environment
-from lookfurther.demos.episodes import Audit, Episode, Tape
-from lookfurther.demos.tapes import choices, emulator_of, play, step_ends
-from lookfurther.envs.blueprint import Blueprint, find
+from lookfurther.demos.episode import Audit, Episode, Tape
+from lookfurther.demos.playback import choices, emulator_of, play, step_ends
 from lookfurther.envs.emulator import FUSED, Emulator
-from lookfurther.envs.lanes import Lane
+from lookfurther.envs.factory import Blueprint, find
+from lookfurther.envs.sync import Lane
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import Spec
 

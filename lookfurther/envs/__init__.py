@@ -11,9 +11,9 @@ from gymnasium.envs.registration import EnvSpec
 
 from lookfurther.config import Environment
 from lookfurther.envs.atari import Atari
-from lookfurther.envs.blueprint import Blueprint, find
-from lookfurther.envs.lanes import Lanes
-from lookfurther.envs.workers import Workers
+from lookfurther.envs.factory import Blueprint, find
+from lookfurther.envs.subproc import Workers
+from lookfurther.envs.sync import Lanes
 from lookfurther.types import Spec, Step
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lookfurther.envs.atari import SIDE
-from lookfurther.envs.blueprint import find
+from lookfurther.envs.factory import find
 from lookfurther.errors import ConfigError
 
 if TYPE_CHECKING:

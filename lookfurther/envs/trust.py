@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import gymnasium
 
-from lookfurther.envs.blueprint import FAMILIES, load_wrapper
+from lookfurther.envs.factory import FAMILIES, load_wrapper
 from lookfurther.errors import ConfigError
 
 WRAPPER_MODULES = ("lookfurther.envs", "gymnasium.wrappers", "minigrid.wrappers")

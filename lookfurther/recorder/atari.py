@@ -7,12 +7,12 @@ from collections.abc import Set
 import numpy as np
 
 from lookfurther.config import Environment
-from lookfurther.demos.episodes import Tape
+from lookfurther.demos.episode import Tape
 from lookfurther.envs import describe
 from lookfurther.envs.emulator import MEANINGS, Emulator
 from lookfurther.errors import ConfigError
+from lookfurther.recorder.episode_log import Moment, Script, actions, pack
 from lookfurther.recorder.keys import STICK, stick
-from lookfurther.recorder.take import Moment, Script, actions, pack
 from lookfurther.types import TERMINAL, TRUNCATED
 
 RECENT = 2048  # newest steps of which every emulator state is kept (15 kB each)

@@ -9,13 +9,13 @@ from typing import Protocol
 import numpy as np
 
 from lookfurther.config import Environment
-from lookfurther.demos.episodes import Tape
-from lookfurther.envs.blueprint import find
+from lookfurther.demos.episode import Tape
+from lookfurther.envs.factory import find
 from lookfurther.errors import ConfigError
 from lookfurther.recorder.atari import AtariGame
+from lookfurther.recorder.episode_log import Script
 from lookfurther.recorder.gym import GymGame
 from lookfurther.recorder.keys import Button
-from lookfurther.recorder.take import Script
 from lookfurther.types import Spec
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from lookfurther.config import Environment
-from lookfurther.envs.blueprint import Blueprint, find
-from lookfurther.envs.lanes import Lane
+from lookfurther.envs.factory import Blueprint, find
+from lookfurther.envs.sync import Lane
 from lookfurther.errors import ConfigError, EnvironmentFault
+from lookfurther.recorder.episode_log import Moment, Script, pack
 from lookfurther.recorder.keys import assign
-from lookfurther.recorder.take import Moment, Script, pack
 from lookfurther.types import TERMINAL, TRUNCATED
 
 

@@ -25,7 +25,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lookfurther.errors import ConfigError
-from lookfurther.recorder.messages import LARGEST, MessageError, read
+from lookfurther.recorder.protocol import LARGEST, MessageError, read
 from lookfurther.recorder.stream import Link, Source
 
 LOCAL = ("127.0.0.1", "localhost", "::1")

@@ -9,12 +9,12 @@ from typing import Any
 
 from lookfurther.config import Environment
 from lookfurther.errors import LookFurtherError
+from lookfurther.recorder.dataset import Shelf
+from lookfurther.recorder.episode_log import Moment, Take, pack
 from lookfurther.recorder.games import Game, title
 from lookfurther.recorder.journal import Journal
-from lookfurther.recorder.messages import Message
-from lookfurther.recorder.shelf import Shelf
+from lookfurther.recorder.protocol import Message
 from lookfurther.recorder.stream import Clock, Link
-from lookfurther.recorder.take import Moment, Take, pack
 
 BACKWARD = 30.0  # steps a second at which a held rewind key begins to go back
 SHOWN = 60.0  # frames a second that are sent at most

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from starlette.websockets import WebSocket
 
-from lookfurther.recorder.messages import Message
+from lookfurther.recorder.protocol import Message
 
 HEADER = struct.Struct("<IIHH")  # number of the frame, number of the keys it answers, width, height
 WINDOW = 3  # frames on their way; a page that shows none, as a hidden one, stops the game

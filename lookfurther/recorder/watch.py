@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lookfurther.recorder.messages import Message
+from lookfurther.recorder.protocol import Message
 from lookfurther.recorder.stream import Clock, Link
 from lookfurther.video import PAUSE, Screening, pace
-from lookfurther.video.cast import Expert, pair, title
-from lookfurther.video.plays import Scene
-from lookfurther.video.stage import Stage
+from lookfurther.video.layout import Stage
+from lookfurther.video.playback import Scene
+from lookfurther.video.players import Expert, pair, title
 
 if TYPE_CHECKING:
     from lookfurther.agent import Agent

@@ -9,7 +9,7 @@ from lookfurther.errors import ConfigError
 from lookfurther.report import page
 from lookfurther.report.runs import find, group, load
 from lookfurther.report.sections import Builder
-from lookfurther.runtime.folder import write_text
+from lookfurther.training.run_dir import write_text
 
 
 def report(paths: Sequence[Path], out: Path) -> Path:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lookfurther import statistics
-from lookfurther.plots import FAINT, GREY, INK, dress
-from lookfurther.report.canvas import Look, headed, legend, panels
-from lookfurther.report.columns import Column, common, environments, normalised, title
-from lookfurther.scores import AGENTS, Starts, game_of, printed, reference
+from lookfurther.evaluation import aggregates
+from lookfurther.evaluation.paper_scores import AGENTS, Starts, game_of, printed, reference
+from lookfurther.report.figure_style import Look, headed, legend, panels
+from lookfurther.report.learning_curve import FAINT, GREY, INK, dress
+from lookfurther.report.score_columns import Column, common, environments, normalised, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +46,7 @@ def scores(table: Sequence[Column], looks: Looks) -> Figure:
 
 def _dots(axes: Axes, y: float, values: np.ndarray, look: Look) -> None:
     """Runs as rings, their mean as a disc, its interval as a bar."""
-    found = statistics.estimate([values], statistics.mean)
+    found = aggregates.estimate([values], aggregates.mean)
     axes.plot(
         values,
         np.full(len(values), y),
@@ -72,7 +72,7 @@ def improvement(table: Sequence[Column], base: Column, looks: Looks) -> Figure |
     for y, column in enumerate(reversed(rivals)):
         envs = sorted(column.scores.keys() & base.scores.keys())
         ours, theirs = ([c.scores[e].values for e in envs] for c in (column, base))
-        found = statistics.estimate_improvement(ours, theirs)
+        found = aggregates.estimate_improvement(ours, theirs)
         colour = looks[column.label].colour
         axes.plot([found.low, found.high], [y, y], color=colour, linewidth=6, alpha=0.4)
         axes.plot([found.value], [y], "o", color=colour, markersize=7)
@@ -96,9 +96,9 @@ def profile(table: Sequence[Column], looks: Looks) -> Figure | None:
         _percents(axes)
     else:
         strata = {c.label: [c.scores[envs[0]].values] for c in table}
-    statistic = partial(statistics.profile, thresholds=_thresholds(strata, human))
+    statistic = partial(aggregates.profile, thresholds=_thresholds(strata, human))
     for label, values in strata.items():
-        low, high = statistics.interval(values, statistic)
+        low, high = aggregates.interval(values, statistic)
         colour, dash = looks[label]
         x = statistic.keywords["thresholds"]
         axes.plot(x, statistic(values), color=colour, linestyle=dash, linewidth=1.8)
@@ -134,7 +134,7 @@ def human_relative(table: Sequence[Column], looks: Looks, starts: Starts) -> Fig
         known = reference(env, starts)
         if known is not None:
             bars = [
-                (label, statistics.relative(score, known.human, known.random), colour)
+                (label, aggregates.relative(score, known.human, known.random), colour)
                 for label, score, colour in _of_game(env, table, looks, starts)
             ]
             rows.append((title(env), bars))

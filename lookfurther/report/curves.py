@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lookfurther.evaluation.aggregates import mean_band
 from lookfurther.report.runs import Run
-from lookfurther.runtime.metrics import number
-from lookfurther.statistics import mean_band
+from lookfurther.training.metrics import number
 
 POINTS = 120  # of a curve on the page
 AXES = {"step": "agent steps", "frames": "frames", "minutes": "minutes"}

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lookfurther.plots import GREY, INK, dress
-from lookfurther.report.canvas import Look, headed, legend, panels
-from lookfurther.report.columns import title
+from lookfurther.evaluation.paper_scores import game_of
+from lookfurther.evaluation.results import Trace
 from lookfurther.report.curves import AXES, Line, band, lines
+from lookfurther.report.figure_style import Look, headed, legend, panels
+from lookfurther.report.learning_curve import GREY, INK, dress
 from lookfurther.report.runs import Group
-from lookfurther.results import Trace
-from lookfurther.scores import game_of
+from lookfurther.report.score_columns import title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,8 +9,8 @@ from string import Template
 from typing import NamedTuple
 
 from lookfurther import __version__
-from lookfurther.report.columns import title
 from lookfurther.report.runs import Group, Run
+from lookfurther.report.score_columns import title
 from lookfurther.report.table import Cell, Table
 
 

@@ -11,14 +11,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from lookfurther import results
 from lookfurther.config import Config
 from lookfurther.errors import ConfigError, LookFurtherError
+from lookfurther.evaluation import results
+from lookfurther.evaluation.results import Evaluation
 from lookfurther.presets import PRESETS
-from lookfurther.printable import printable
-from lookfurther.results import Evaluation
-from lookfurther.runtime import metrics
-from lookfurther.runtime.folder import read_config
+from lookfurther.system.printable import printable
+from lookfurther.training import metrics
+from lookfurther.training.run_dir import read_config
 
 Settings = dict[str, Any]  # dotted name to value
 

@@ -9,16 +9,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lookfurther.evaluation.paper_scores import STARTS, game_of
 from lookfurther.report import comparison, figures, page, tables
-from lookfurther.report.canvas import looks, save
-from lookfurther.report.columns import Column, columns, title
 from lookfurther.report.curves import AXES, band, lines
+from lookfurther.report.figure_style import looks, save
 from lookfurther.report.figures import by_env
 from lookfurther.report.page import Section
 from lookfurther.report.runs import Group, order
+from lookfurther.report.score_columns import Column, columns, title
 from lookfurther.report.table import Table
-from lookfurther.runtime.folder import write_text
-from lookfurther.scores import STARTS, game_of
+from lookfurther.training.run_dir import write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

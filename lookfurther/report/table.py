@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lookfurther.statistics import Estimate
+from lookfurther.evaluation.aggregates import Estimate
 
 
 class Cell(NamedTuple):

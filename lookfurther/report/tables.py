@@ -6,12 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from lookfurther import statistics
-from lookfurther.report.columns import Column, columns, common, environments, normalised, title
-from lookfurther.report.runs import SEED, Group, settings, shown
-from lookfurther.report.table import Cell, Table, brief, number, percent, span, words
-from lookfurther.results import SUMMARY, Evaluation
-from lookfurther.scores import (
+from lookfurther.evaluation import aggregates
+from lookfurther.evaluation.aggregates import Estimate, Statistic
+from lookfurther.evaluation.paper_scores import (
     AGENTS,
     CORRECTIONS,
     PLAYERS,
@@ -21,11 +18,21 @@ from lookfurther.scores import (
     printed,
     titles,
 )
-from lookfurther.scores import references as known
-from lookfurther.statistics import Estimate, Statistic
+from lookfurther.evaluation.paper_scores import references as known
+from lookfurther.evaluation.results import SUMMARY, Evaluation
+from lookfurther.report.runs import SEED, Group, settings, shown
+from lookfurther.report.score_columns import (
+    Column,
+    columns,
+    common,
+    environments,
+    normalised,
+    title,
+)
+from lookfurther.report.table import Cell, Table, brief, number, percent, span, words
 
 DAGGER = "†"
-KINDS = (("mean", statistics.mean), ("median", statistics.median), ("IQM", statistics.iqm))
+KINDS = (("mean", aggregates.mean), ("median", aggregates.median), ("IQM", aggregates.iqm))
 
 Block = tuple[list[str], dict[str, list[Cell]]]  # header, cells by algorithm
 
@@ -77,7 +84,7 @@ def _final(group: Group) -> Cell:
     values = _known(group, "return_low_epsilon")
     if not values:
         return Cell("–")
-    found = statistics.estimate([np.array(values)], statistics.mean)
+    found = aggregates.estimate([np.array(values)], aggregates.mean)
     return number(found.value, span(found))
 
 
@@ -184,7 +191,7 @@ def normalised_table(groups: Sequence[Group]) -> Table | None:
 
 
 def _block(
-    name: str, strata: Mapping[str, statistics.Strata], kinds: Sequence[tuple[str, Statistic]]
+    name: str, strata: Mapping[str, aggregates.Strata], kinds: Sequence[tuple[str, Statistic]]
 ) -> Block:
     """Aggregates of each algorithm under a common name."""
     cells = {label: [_aggregate(v, kind) for _, kind in kinds] for label, v in strata.items()}
@@ -198,13 +205,13 @@ def _paper_strata(games: Iterable[str], starts: Starts) -> dict[str, list[np.nda
     for name, label in AGENTS.items():
         if all(name in table.get(game, {}) for game in games):
             pairs = [(table[game][name], known(starts)[game]) for game in games]
-            values = [statistics.human_normalised(s, r.random, r.human) for s, r in pairs]
+            values = [aggregates.human_normalised(s, r.random, r.human) for s, r in pairs]
             found[label] = [np.array([value]) for value in values]
     return found
 
 
-def _aggregate(strata: statistics.Strata, kind: statistics.Statistic) -> Cell:
-    found = statistics.estimate(strata, kind)
+def _aggregate(strata: aggregates.Strata, kind: aggregates.Statistic) -> Cell:
+    found = aggregates.estimate(strata, kind)
     return percent(found.value, span(found, lambda v: f"{v:,.0f}"))
 
 

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lookfurther.animate import animate, check_length
-from lookfurther.video.cast import Side
 from lookfurther.video.chart import Axes, Curve
-from lookfurther.video.plays import Reel, overtaking, rehearse
-from lookfurther.video.stage import Panel, Stage
+from lookfurther.video.encode import animate, check_length
+from lookfurther.video.layout import Panel, Stage
+from lookfurther.video.playback import Reel, overtaking, rehearse
+from lookfurther.video.players import Side
 
 WIDTHS = {".mp4": 1280, ".gif": 960}  # pixels of a film
 SMOOTH = 30.0  # pictures a second

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lookfurther.video.pen import BACK, FAINT, GOOD, LINE, Box, Pen
-from lookfurther.video.plays import Scene
+from lookfurther.video.draw import BACK, FAINT, GOOD, LINE, Box, Pen
+from lookfurther.video.playback import Scene
 
 
 class Curve(NamedTuple):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lookfurther.config import Environment
-from lookfurther.demos.episodes import Episode
+from lookfurther.demos.episode import Episode
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import Spec
 
@@ -34,15 +34,15 @@ def read(
     refused, unless forced; then its audit says so. `modules` are those that a set of ours may
     name besides the trusted ones.
     """
-    from lookfurther.demos.importers import datasets, openai, sequences
+    from lookfurther.demos.importers import action_sequence, atari_demo, minari
 
     environment = environment or Environment()
     if path.is_dir():
-        return datasets.read(path, env, environment, force, modules)
+        return minari.read(path, env, environment, force, modules)
     if not path.is_file():
         raise DemonstrationError(f"there is no file {path}")
-    dataset = partial(datasets.read, modules=modules)
-    readers = {".demo": openai.read, ".npz": sequences.read, ".hdf5": dataset}
+    dataset = partial(minari.read, modules=modules)
+    readers = {".demo": atari_demo.read, ".npz": action_sequence.read, ".hdf5": dataset}
     if path.suffix not in readers:
         raise DemonstrationError(
             f"{path} is none of {', '.join(readers)} nor the folder of a Minari dataset"

@@ -13,9 +13,9 @@ from typing import Any
 from lookfurther import envs
 from lookfurther.config import Environment
 from lookfurther.demos import importers
-from lookfurther.demos.episodes import Audit, Episode
-from lookfurther.demos.facts import Description, Shown, origin
+from lookfurther.demos.episode import Audit, Episode
 from lookfurther.demos.importers import Imported
+from lookfurther.demos.metadata import Description, Shown, origin
 from lookfurther.errors import DemonstrationError
 
 AUTHOR = "lookfurther demos search"

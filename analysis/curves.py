@@ -1,0 +1,97 @@
+"""What runs have in common over time, side by side: one small panel a metric, one line a run.
+
+    python -m analysis.curves OUT.png NAME=RUN ... --show METRIC ...
+                                [--over minutes | updates | frames] [--until X]
+
+RUN is a run's folder or its metrics.jsonl. The metrics are those of docs/guide.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lookfurther.errors import LookFurtherError
+from lookfurther.report.learning_curve import COLOURS, INK, Rows, Series, dress, series
+from lookfurther.training.metrics import read, replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLUMNS = 3
+
+
+def rows_of(run: Path) -> Rows:
+    """The metrics of a run, from its folder or from the file itself."""
+    path = run / "metrics.jsonl" if run.is_dir() else run
+    rows = read(path) if path.is_file() else []
+    if not rows:
+        raise LookFurtherError(f"{run} holds no metrics: name a run's folder or its metrics.jsonl")
+    return rows
+
+
+def curve(rows: Rows, metric: str, over: str, until: float) -> Series:
+    """A metric where it is known, up to `until`."""
+    if not any(metric in row for row in rows):
+        raise LookFurtherError(f"there is no metric {metric}: docs/guide.md lists them")
+    return series([row for row in rows if row[over] <= until], metric, over)
+
+
+def panel(axes: Axes, runs: dict[str, Rows], metric: str, over: str, until: float) -> None:
+    """One metric of every run."""
+    dress(axes, "")
+    axes.set_title(metric.replace("_", " "), loc="left", color=INK, fontsize=10)
+    for (name, rows), colour in zip(runs.items(), COLOURS, strict=False):
+        axes.plot(*curve(rows, metric, over, until), color=colour, linewidth=1.6, label=name)
+    axes.set_xlim(left=0)
+
+
+def draw(runs: dict[str, Rows], metrics: list[str], over: str, until: float, out: Path) -> None:
+    """All panels, and which line is which run."""
+    from matplotlib.figure import Figure
+
+    lines = math.ceil(len(metrics) / COLUMNS)
+    columns = min(len(metrics), COLUMNS)
+    figure = Figure(figsize=(3.6 * columns, 0.5 + 2.3 * lines), dpi=150)
+    figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
+    panels = figure.subplots(lines, columns, squeeze=False).flatten()
+    for axes, metric in zip(panels, metrics, strict=False):
+        panel(axes, runs, metric, over, until)
+    for axes in panels[len(metrics) :]:
+        axes.set_visible(False)
+    figure.supxlabel(over, fontsize=10, color=INK)
+    if len(runs) > 1:
+        handles, names = panels[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside upper right", ncols=len(runs), frameon=False)
+    with replacing(out) as temporary:
+        figure.savefig(temporary, format="png")
+
+
+def named(word: str) -> tuple[str, Path]:
+    """NAME=RUN."""
+    name, sign, run = word.partition("=")
+    if not (name and sign and run):
+        raise argparse.ArgumentTypeError(f"{word} is not of the form NAME=RUN")
+    return name, Path(run)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument("out", type=Path, help="the picture to write")
+    options.add_argument("runs", type=named, nargs="+", help="NAME=RUN")
+    options.add_argument("--show", nargs="+", required=True, help="metrics, one panel each")
+    options.add_argument("--over", choices=["minutes", "updates", "frames"], default="minutes")
+    options.add_argument("--until", type=float, default=math.inf, help="where the panels end")
+    asked = options.parse_args()
+    try:
+        runs = {name: rows_of(run) for name, run in asked.runs}
+        draw(runs, asked.show, asked.over, asked.until, asked.out)
+    except LookFurtherError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""How far values have come back along a demonstration, in a run or from the demonstration alone.
+
+    python -m analysis.values DEMOS [--run FOLDER] [--at STEP ...] [--preset NAME] [--updates N]
+                                [--vary SETTING=VALUE ...] [--json FILE]
+
+With --run: what the best weights of a run make of the demonstration's best episode. Without: learn
+from the demonstrations alone, once with the preset's own settings and once more for each --vary.
+Printed are the share of steps at which the greedy action is the human's, and how far h(V) falls
+short of h of the discounted return, on average over the episode and at these steps of it, or at
+points along it; and the median error of one step, which is noise where values have arrived.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.measure import add_json, report, surroundings
+from lookfurther import Agent
+from lookfurther.config import Config, replace
+from lookfurther.demos import catalog
+from lookfurther.demos.episode import Episode, best
+from lookfurther.learner import Learner
+from lookfurther.losses import chosen
+from lookfurther.networks import builder
+from lookfurther.presets import preset
+from lookfurther.replay.mixture import Mixture
+from lookfurther.training import hardware
+from lookfurther.training.build import expert_replay
+from lookfurther.training.updates import Updates
+from lookfurther.transforms import transform
+from lookfurther.types import Spec
+
+TURN = 8  # updates in a row, as in a turn of the loop on a GPU
+POINTS = 10  # of the curve that is printed
+
+
+def returns(episode: Episode, gamma: float) -> np.ndarray:
+    """The discounted return [T] from every step of an episode."""
+    total, found = 0.0, np.zeros(len(episode.rewards))
+    for t in reversed(range(len(found))):
+        total = found[t] = float(episode.rewards[t]) + gamma * total
+    return found
+
+
+def observations(episode: Episode, spec: Spec) -> torch.Tensor:
+    """What the agent would have seen at every step [T, ...]."""
+    blank = np.zeros((spec.stack - 1, *episode.planes.shape[1:]), episode.planes.dtype)
+    film = torch.from_numpy(np.concatenate([blank, episode.planes]))
+    planes = [film[i : i + len(episode.actions)] for i in range(spec.stack)]
+    return torch.cat(planes, 1)
+
+
+@torch.no_grad()
+def along(network: nn.Module, episode: Episode, spec: Spec, config: Config) -> dict[str, Any]:
+    """What a network makes of an episode: agreement, and h(V) beside h of the return."""
+    device = next(network.parameters()).device
+    seen = observations(episode, spec).split(256)
+    q = torch.cat([network(x.to(device)).float().cpu() for x in seen])
+    gamma, how = config.learner.gamma, config.learner.transform
+    operator = transform(how, config.learner.transform_eps)
+    goal = operator.h(torch.from_numpy(returns(episode, gamma))).float()
+    v, a = q.max(-1).values, torch.from_numpy(episode.actions.astype(np.int64))
+    rewards = torch.from_numpy(episode.rewards[:-1])
+    td_error = chosen(q, a)[:-1] - operator.h(rewards + gamma * operator.h_inv(v[1:]))
+    return {
+        "agreement": float((q.argmax(-1) == a).float().mean()),
+        "noise": float(td_error.abs().median()),
+        "short": float((goal - v).mean()),
+        "curve": list(zip(range(len(v)), v.tolist(), goal.tolist(), strict=True)),
+    }
+
+
+def points(curve: list[Any], at: Sequence[int]) -> list[Any]:
+    """The curve at these steps, or at some along it."""
+    beyond = [t for t in at if not 0 <= t < len(curve)]
+    if beyond:
+        raise SystemExit(f"--at {beyond[0]}: the episode has steps 0 to {len(curve) - 1}")
+    return [curve[t] for t in at] or curve[:: -(-len(curve) // POINTS)]
+
+
+def alone(config: Config, spec: Spec, episodes: Sequence[Episode], updates: int) -> dict[str, Any]:
+    """The same after updates on batches of demonstrations only."""
+    torch.manual_seed(config.run.seed)
+    device, precision, compiled = hardware.arithmetic(config)
+    learner = Learner(builder(config.network)(spec), config.learner, device, precision, compiled)
+    replay = expert_replay(config, spec, episodes, device, config.run.seed)
+    for batch in list(replay.sweep(config.batch)):
+        replay.update(batch.item, learner.priority(batch))
+    mixture = Mixture(replay, None, config.batch, 0)
+    if compiled:
+        mixture.compile()
+    work, start = Updates(mixture, learner), time.perf_counter()
+    while learner.updates < updates:
+        work.run(min(TURN, updates - learner.updates))
+    learner.check()
+    with learner.weights.autocast():
+        found = along(learner.weights.computing, episodes[best(episodes)], spec, config)
+    return found | work.means() | {"seconds": time.perf_counter() - start}
+
+
+def line(name: str, found: dict[str, Any]) -> str:
+    curve = "  ".join(f"{t}: {v:.0f} of {goal:.0f}" for t, v, goal in found["curve"])
+    told = f"{found['agreement']:.1%} agree, short by {found['short']:.1f}"
+    return f"{name}: {told}, one-step error {found['noise']:.2f}\n  {curve}"
+
+
+def varied(config: Config, words: str) -> Config:
+    """config with one setting as in learner.consistency=0.5."""
+    name, _, value = words.partition("=")
+    section, _, leaf = name.partition(".")
+    was = getattr(getattr(config, section), leaf)
+    return replace(config, **{f"{section}__{leaf}": type(was)(value)})
+
+
+def arguments() -> argparse.Namespace:
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument("demos")
+    options.add_argument("--run", type=Path, help="look at the best weights of this run folder")
+    options.add_argument("--at", type=int, nargs="+", default=(), help="show values at these steps")
+    options.add_argument("--preset", default="apex-dqfd-deeper")
+    options.add_argument("--updates", type=int, default=60_000)
+    options.add_argument("--vary", action="append", default=[], metavar="SETTING=VALUE")
+    add_json(options)
+    return options.parse_args()
+
+
+def main() -> None:
+    asked = arguments()
+    held = catalog.opened(asked.demos)
+    spec = held.description.spec
+    result: dict[str, Any] = {"surroundings": surroundings(["torch"]), "found": {}}
+    if asked.run:
+        agent = Agent.load(asked.run)
+        found = along(agent.network, held.episodes[best(held.episodes)], spec, agent.config)
+        result["found"][f"{asked.run.name} at step {agent.step:,}"] = found
+    else:
+        config = preset(asked.preset, env=spec.env, demos=(asked.demos,))
+        for name in ("as it is", *asked.vary):
+            settings = varied(config, name) if "=" in name else config
+            result["found"][name] = alone(settings, spec, held.episodes, asked.updates)
+    for found in result["found"].values():
+        found["curve"] = points(found["curve"], asked.at)
+    text = "\n".join(line(name, found) for name, found in result["found"].items())
+    report(f"Values along {held.name}", result, text, asked.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""lookfurther checkpoint RUN"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from lookfurther.cli.parsing import parse
+
+
+@dataclass(frozen=True)
+class CheckpointOptions:
+    """Let a run in progress save a checkpoint after its current step."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = tyro.MISSING
+    """run folder in which another process trains"""
+
+
+def run(words: list[str]) -> int:
+    """Send the request and print which process received it."""
+    options = parse(CheckpointOptions, CheckpointOptions(), words, "lookfurther checkpoint")
+    from lookfurther.training.run_process import request_checkpoint
+
+    pid = request_checkpoint(options.run)
+    print(f"checkpoint requested: process {pid} saves it after its current step")
+    return 0

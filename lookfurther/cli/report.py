@@ -1,0 +1,32 @@
+"""lookfurther report RUN ... [--out DIR]"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from lookfurther.cli.parsing import parse
+from lookfurther.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """One page of tables and figures from run folders, with PNG and CSV files beside it."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """run folders, or folders that hold them"""
+    out: Path = Path("report")
+    """folder for the page and its files"""
+
+
+def run(words: list[str]) -> int:
+    """Write the report and say where it is."""
+    options = parse(ReportOptions, ReportOptions(()), words, "lookfurther report")
+    if not options.runs:
+        raise ConfigError("report needs a run folder, or a folder of them: lookfurther report runs")
+    from lookfurther.report import report
+
+    print(f"report: {report(options.runs, options.out)}")
+    return 0

@@ -1,0 +1,174 @@
+"""Plain action sequences: a NumPy .npz file that anyone can write.
+
+    rom          the ROM's name, such as "montezuma_revenge"
+    ale_actions  [F] whole numbers: the action id 0 ... 17 of every emulator frame, from power-on
+    score        the score they reach
+    ram_patch    [n, 2]: address and value of RAM bytes to write (optional) ...
+    patch_frame  ... just before the frame of this number
+    ram_writes   [n, 3]: frame, address and value of RAM bytes to write just before that frame
+                 (optional, for writes at several frames)
+    rewards      [F], per frame (optional)
+    phase        frames of the first step, where that is shorter than the others (optional)
+
+No sticky actions, no no-ops beyond those listed.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lookfurther.config import Environment
+from lookfurther.demos.episode import ACTIONS, Episode, Tape
+from lookfurther.demos.importers import Imported
+from lookfurther.demos.importers.audit import Claim, audited
+from lookfurther.demos.playback import emulator_of, play, with_best_phase
+from lookfurther.demos.sandbox import file_size
+from lookfurther.envs import describe
+from lookfurther.envs.emulator import STANDARD, game_of
+from lookfurther.errors import DemonstrationError
+
+LARGEST_FILE, LARGEST = 2**24, 2**25  # bytes of a file, and of all that is packed in it
+MOST_FRAMES = 2**21  # nine hours of play
+MOST_WRITES = 200_000  # of RAM bytes
+MOST_ENTRIES = 1000  # in a file's directory, which is read at once
+NEEDED = ("rom", "ale_actions", "score")
+MEMBERS = (*NEEDED, "ram_patch", "patch_frame", "ram_writes", "rewards", "phase")
+
+
+def read(path: Path, env: str, environment: Environment, force: bool) -> Imported:
+    """The one episode of an action sequence."""
+    try:
+        game, tape, claim = _sequence(arrays(path), environment.repeat)
+        env = env or _env_of(game)
+    except DemonstrationError as error:
+        raise DemonstrationError(f"{path}: {error}") from None
+    except Exception as error:  # whatever a cut, altered or hostile file leads to
+        reason = " ".join(f"{error}"[:200].split())
+        raise DemonstrationError(f"{path} is no readable action sequence: {reason}") from error
+    if game_of(env) != game:
+        raise DemonstrationError(f"{path} is of {game}, not of {env}")
+    episode = audited(str(path), [tape], env, environment, claim, force)
+    return Imported([episode], describe(env, environment), environment)
+
+
+def write(path: Path, episode: Episode, env: str) -> None:
+    """An episode of an emulator as an action sequence."""
+    if episode.tape is None:
+        raise DemonstrationError("only an episode of an Atari game is an action sequence")
+    tape = episode.tape
+    if tape.variant != STANDARD:
+        raise DemonstrationError("an action sequence cannot say a mode or difficulty of the game")
+    rewards = np.array(list(play(tape, emulator_of(tape, env, 1))))
+    if rewards.sum() != episode.score:
+        raise DemonstrationError(
+            f"{path} is not written: the actions give {rewards.sum():g}, not {episode.score:g}"
+        )
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with draft.open("wb") as file:
+        np.savez_compressed(
+            file,
+            rom=np.array(game_of(env)),
+            ale_actions=tape.frames,
+            ram_writes=tape.writes,
+            score=np.array(episode.score),
+            rewards=rewards,
+            phase=np.array(tape.phase),
+        )
+    os.replace(draft, path)
+
+
+def arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a .npz file, each known by name and no larger than it can be."""
+    if file_size(path) > LARGEST_FILE:
+        raise ValueError(f"it is larger than {LARGEST_FILE} bytes")
+    file = path.read_bytes()
+    if file.count(b"PK\1\2") > MOST_ENTRIES:
+        raise ValueError(f"it holds more than {MOST_ENTRIES} arrays")
+    with zipfile.ZipFile(io.BytesIO(file)) as packed:
+        members = {info.filename: info for info in packed.infolist()}
+        if strange := set(members) - {f"{name}.npy" for name in MEMBERS}:
+            raise ValueError(f"it holds {min(strange)!r:.60}")
+        if missing := [name for name in NEEDED if f"{name}.npy" not in members]:
+            raise ValueError(f"it holds no {missing[0]}")
+        if sum(info.file_size for info in members.values()) > LARGEST:
+            raise ValueError(f"it holds more than {LARGEST} bytes")
+        return {name[:-4]: _array(_unpacked(packed, info)) for name, info in members.items()}
+
+
+def _unpacked(packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """The bytes of a member; what it says of their number is a limit, not a fact."""
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{info.filename} is packed in another way than NumPy's")
+    with packed.open(info) as member:
+        return member.read(info.file_size)
+
+
+def _array(data: bytes) -> np.ndarray:
+    """An array of numbers or text from the bytes of a .npy file, without its pickles."""
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    if version != (1, 0):
+        raise ValueError(f"an array of .npy version {version}")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype.kind not in "biufU" or fortran:
+        raise ValueError(f"an array of {dtype}")
+    array = np.frombuffer(data, dtype, offset=file.tell())
+    if len(shape) > 2 or array.size != np.prod(shape, dtype=object):
+        raise ValueError(f"{array.size} numbers for the shape {shape}")
+    return array.reshape(shape)
+
+
+def _sequence(given: dict[str, np.ndarray], repeat: int) -> tuple[str, Tape, Claim]:
+    frames = given["ale_actions"]
+    if not 0 < frames.size <= MOST_FRAMES:
+        raise ValueError(f"it holds no actions, or more than {MOST_FRAMES}")
+    if max(len(given.get(name, ())) for name in ("ram_writes", "ram_patch")) > MOST_WRITES:
+        raise ValueError(f"it writes more than {MOST_WRITES} RAM bytes")
+    if "ram_writes" in given:
+        writes = given["ram_writes"]
+    else:
+        patch = given.get("ram_patch", np.zeros((0, 2), np.uint8))
+        place = _scalar(given, "patch_frame") if len(patch) else 0
+        writes = np.insert(patch.astype(np.int32), 0, place, axis=1)
+    if writes.dtype.kind not in "iu" or frames.dtype.kind not in "iu":
+        raise ValueError("its actions or RAM writes are not whole numbers")
+    if ((frames < 0) | (frames >= ACTIONS)).any():
+        raise ValueError(f"its actions must be actions of 0 ... {ACTIONS - 1}")
+    rewards = given.get("rewards")
+    if rewards is not None:
+        if rewards.shape != frames.shape or not np.isfinite(rewards).all():
+            raise ValueError(f"rewards of shape {rewards.shape} for {frames.size} actions")
+        rewards = rewards.astype(np.float64)
+    score = float(_scalar(given, "score"))
+    tape = Tape(frames.astype(np.uint8), writes.astype(np.int32))
+    if "phase" in given:
+        tape = replace(tape, phase=int(_scalar(given, "phase")) % repeat)
+    else:
+        tape = with_best_phase(tape, repeat)
+    return str(_scalar(given, "rom"))[:100], tape, Claim(score, rewards, {})
+
+
+def _scalar(given: dict[str, np.ndarray], name: str) -> Any:
+    if given[name].shape != ():
+        raise ValueError(f"{name} must be one value")
+    return given[name][()]
+
+
+def _env_of(game: str) -> str:
+    """The id of a ROM's name."""
+    import gymnasium
+
+    from lookfurther.envs.factory import find
+
+    find("ALE/Pong-v5")  # registers them all
+    for name, spec in gymnasium.registry.items():
+        if spec.namespace == "ALE" and spec.kwargs.get("game") == game:
+            return name
+    raise DemonstrationError(f"ale-py has no game {game!r}")

@@ -1,0 +1,1 @@
+"""Readers that only the helper process of demos/sandbox.py imports."""

@@ -1,0 +1,1 @@
+"""Evaluation of agents, and the scores of the paper."""

@@ -1,0 +1,1 @@
+"""Kernels, graphs and streams for NVIDIA GPUs: faster, never different."""

@@ -1,0 +1,1 @@
+"""Prioritized replay of agent and expert transitions."""

@@ -1,0 +1,1 @@
+"""The operating system: files, processes, control groups, threads."""

@@ -1,0 +1,253 @@
+"""The folder of one run: its lock, its configuration, and where everything else lies."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import platform
+import socket
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from lookfurther.config import Config, from_json, to_json
+from lookfurther.errors import ConfigError, RunLocked
+from lookfurther.training.signals import CheckpointSignal
+
+PACKAGES = ("lookfurther", "torch", "numpy", "gymnasium", "ale-py", "minigrid", "minari")
+
+# What a resumed run may change: where it lies, how long it goes on and on what machine.
+FREE = frozenset(
+    {
+        "run.folder",
+        "run.steps",
+        "run.minutes",
+        "run.keep",
+        "run.log_period",
+        "run.checkpoint_period",
+        "run.checkpoint_minutes",
+        "run.threads",
+        "run.device",
+        "environment.threads",
+        "environment.processes",
+        "environment.worker_timeout",
+    }
+)
+
+LARGEST_CONFIG = 2**20  # characters of a config.json
+
+_locks: set[int] = set()
+
+
+def _forget_locks() -> None:
+    """A forked child must not hold its parent's locks: it may outlive it."""
+    for descriptor in _locks:
+        os.close(descriptor)
+    _locks.clear()
+
+
+os.register_at_fork(after_in_child=_forget_locks)
+
+
+class RunFolder:
+    """A run's folder, held by one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoint_signal = CheckpointSignal()
+        self._lock: int | None = None
+
+    @classmethod
+    def open(cls, path: Path, config: Config, resume: bool) -> RunFolder:
+        """Lock the folder of a new run, or of the one to resume, and write down its settings."""
+        if resume and not (path / "config.json").exists():
+            raise ConfigError(f"{path} holds no run to resume: drop --resume to start one there")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            run = cls(path)
+            try:
+                run._acquire()
+                run._begin(config, resume)
+            except BaseException:
+                run.close()
+                raise
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be a run folder: {error}") from error
+        return run
+
+    def _acquire(self) -> None:
+        self.checkpoint_signal.__enter__()  # before the lock invites others to send it
+        self._lock = _acquire(self.path / "lock", self.checkpoint_signal.entered)
+
+    def _begin(self, config: Config, resume: bool) -> None:
+        record = self.path / "config.json"
+        if resume:
+            _same_run(record, config)
+        elif record.exists():
+            raise ConfigError(
+                f"{self.path} already holds a run: add --resume to go on,"
+                " or choose another --run.folder"
+            )
+        write_text(self.path / "versions.json", json.dumps(versions(), indent=2) + "\n")
+        write_text(record, to_json(config))
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events"
+
+    @property
+    def curve(self) -> Path:
+        return self.path / "curve.png"
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        if self._lock is not None:
+            _locks.discard(self._lock)
+            os.close(self._lock)
+            self._lock = None
+        self.checkpoint_signal.__exit__()
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the entries of a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file whole or not at all."""
+    writing = path.with_name(f".writing-{path.name}")
+    try:
+        writing.write_text(text, encoding="utf-8")
+        sync(writing)
+        os.rename(writing, path)
+    except BaseException:
+        writing.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def version(package: str) -> str | None:
+    """The installed version of a package."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def versions() -> dict[str, str | None]:
+    """What a result depends on besides its configuration."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        **{package: version(package) for package in PACKAGES},
+        "commit": _commit(Path(__file__).parents[2]),
+    }
+
+
+def _commit(checkout: Path) -> str | None:
+    """The commit of a git checkout, marked -dirty where files differ from it."""
+    if not (checkout / ".git").exists():
+        return None
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        answer = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
+    except FileNotFoundError:  # no git on this machine
+        return None
+    return answer.stdout.strip() or None
+
+
+def _acquire(path: Path, checkpoint_signal: bool) -> int:
+    """An exclusive lock that the kernel lets go when this process ends, however it ends.
+
+    Its file says who holds it, and whether that process saves a checkpoint on a signal.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "started": now}
+        holder["checkpoint_signal"] = checkpoint_signal
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+    except BaseException as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise RunLocked(_refusal(path)) from None
+        raise
+    _locks.add(descriptor)
+    return descriptor
+
+
+def _refusal(lock: Path) -> str:
+    try:
+        holder = json.loads(lock.read_text())
+        who = f"process {holder['pid']} on {holder['host']} since {holder['started']}"
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ):  # the holder has not yet written its name
+        who = "another process"
+    return f"{lock.parent} is held by {who}: stop it, or choose another --run.folder"
+
+
+def read_config(path: Path) -> Config:
+    """The settings in a file, or a ConfigError that names the file."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LARGEST_CONFIG + 1)
+        if len(text) > LARGEST_CONFIG:
+            raise ValueError(f"it has more than {LARGEST_CONFIG:,} characters")
+        return from_json(text)
+    except (OSError, ConfigError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+
+
+def _same_run(record: Path, config: Config) -> None:
+    """Refuse to resume a run with other settings than it began with."""
+    begun = read_config(record)
+    given = dict(_settings(dataclasses.asdict(config)))
+    for name, value in _settings(dataclasses.asdict(begun)):
+        if name not in FREE and given[name] != value:
+            raise ConfigError(
+                f"{record.parent} was begun with {name} = {value!r}, not {given[name]!r}:"
+                " give the same, or choose another --run.folder"
+            )
+
+
+def _settings(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of every setting."""
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _settings(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value

@@ -1,0 +1,85 @@
+"""The twin that computes in another precision, and the copy that actors have."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from lookfurther import config
+from lookfurther.master_weights import Weights
+from lookfurther.networks import Head, builder
+from lookfurther.types import Spec
+
+SPEC = Spec("toy", (5,), 1, "float32", 4, 1.0)
+
+
+def network(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return builder(config.Network(hidden=(16, 8)))(SPEC)
+
+
+def test_in_float32_the_network_is_its_own_twin() -> None:
+    weights = Weights(network(), torch.float32)
+    assert weights.computing is weights.network
+    assert not weights.kept
+
+
+def test_the_twin_is_the_rounded_network_but_for_its_heads() -> None:
+    weights = Weights(network(), torch.bfloat16)
+    twin = dict(weights.computing.named_parameters())
+    heads = {f"head.{n}" for n, _ in weights.network.head.named_parameters()}  # type: ignore[union-attr, operator]
+    assert len(heads) == 4
+    for name, p in weights.network.named_parameters():
+        if name in heads:
+            assert twin[name] is p
+        else:
+            assert twin[name].dtype == torch.bfloat16
+            assert torch.equal(twin[name], p.to(torch.bfloat16))
+
+
+def test_refresh_follows_the_network_and_nothing_else_does() -> None:
+    weights = Weights(network(), torch.bfloat16)
+    before = copy.deepcopy(weights.computing.state_dict())
+    with torch.no_grad():
+        for p in weights.network.parameters():
+            p.add_(1.0)
+    stale = weights.computing.state_dict()
+    assert torch.equal(stale["streams.first.weight"], before["streams.first.weight"])
+    weights.refresh()
+    for kept, used in zip(weights.kept, weights.used, strict=True):
+        assert torch.equal(used, kept.to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_a_copy_takes_all_and_stays_apart(precision: torch.dtype) -> None:
+    one, two = Weights(network(0), precision), Weights(network(1), precision)
+    two.copy_(one)
+    x = torch.randn(3, 5)
+    with one.autocast():
+        assert torch.equal(one.computing(x), two.computing(x))
+    with torch.no_grad():
+        next(one.network.parameters()).add_(1.0)
+    one.refresh()
+    with one.autocast():
+        assert not torch.equal(one.computing(x), two.computing(x))
+
+
+def test_buffers_exist_once() -> None:
+    module = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 4))
+    weights = Weights(module, torch.bfloat16)
+    module[0].running_mean.fill_(7.0)  # type: ignore[union-attr, operator]
+    assert weights.computing[0].running_mean is module[0].running_mean  # type: ignore[index]
+
+
+def test_heads_resolve_large_values_in_any_precision() -> None:
+    """Of values about 200, bfloat16 alone could tell only whole numbers apart."""
+    head = Head(2, 1)
+    with torch.no_grad():
+        head.value.weight.copy_(torch.tensor([[200.0, 0.25]]))
+        head.value.bias.zero_()
+    x = torch.tensor([[1.0, 0.0, 9, 9], [1.0, 1.0, 9, 9]], dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert head(x).flatten().tolist() == [200.0, 200.25]

@@ -1,0 +1,131 @@
+"""Exports: the same agent again, and a card that says what it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lookfurther.agent import Agent
+from lookfurther.cli.main import main
+from lookfurther.config import Config, from_json, replace
+from lookfurther.evaluation import results
+from lookfurther.evaluation.results import Conditions, Evaluation
+from lookfurther.networks import builder
+from lookfurther.training import checkpoint
+from lookfurther.types import Spec
+
+SPEC = Spec("ALE/Pong-v5", (1, 84, 84), 4, "uint8", 6, 255.0)
+CONFIG = replace(
+    Config(),
+    env=SPEC.env,
+    demos=("/somewhere/pong/mine-v0",),
+    environment__sticky=0.25,
+    network__name="small-conv",
+    network__convolutions=(4,),
+    network__hidden=(8,),
+    run__folder="/home/someone/runs/pong",
+    run__seed=3,
+)
+
+
+def evaluation(step: int, starts: Any = "noop", sticky: float = 0.25) -> Evaluation:
+    conditions = Conditions(SPEC.env, starts, sticky, step=step)
+    return Evaluation(conditions, np.array([1.0, 2, 3, 6]), np.array([9, 9, 9, 9]))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run whose best weights are of step 1,200, evaluated, and whose newest are later."""
+    folder = tmp_path / "run"
+    for place, step in (("best", 1_200), ("checkpoints", 9_000)):
+        weights = {"weights": dict(builder(CONFIG.network)(SPEC).state_dict())}
+        config = dataclasses.asdict(CONFIG)
+        facts = {"step": step, "spec": SPEC._asdict(), "config": config}
+        checkpoint.save(folder / place, step, weights, facts, keep=1)
+    rows = [{"step": s, "updates": s // 10, "minutes": s / 100} for s in (1_000, 1_200, 9_000)]
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "versions.json").write_text('{"torch": "2.99", "minigrid": null}')
+    return folder
+
+
+def test_an_export_loads_as_the_same_agent(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "share" / "pong"
+    assert main(["export", str(run), "--out", str(out)]) == 0
+    before, after = Agent.load(run), Agent.load(out)
+    assert after.step == before.step == 1_200
+    assert after.spec == before.spec == SPEC
+    assert after.config == replace(CONFIG, run__folder="")
+    assert from_json((out / "config.json").read_text()) == after.config
+    observations = np.random.default_rng(0).integers(0, 256, (50, *SPEC.observation), np.uint8)
+    assert np.array_equal(before.values(observations), after.values(observations))
+    [file] = out.rglob("*.safetensors")
+    state = load_file(file)
+    assert all(torch.equal(state[k], v) for k, v in before.network.state_dict().items())
+
+
+def test_an_export_can_be_exported(run: Path, tmp_path: Path) -> None:
+    results.write(run, evaluation(1_200))
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert main(["export", str(run), "--out", str(one)]) == 0
+    assert main(["export", str(one), "--out", str(two)]) == 0
+    files = {p.relative_to(one) for p in one.rglob("*") if p.is_file()}
+    assert files == {p.relative_to(two) for p in two.rglob("*") if p.is_file()}
+    same = [name for name in files if name.name != "README.md"]
+    assert all((one / name).read_bytes() == (two / name).read_bytes() for name in same)
+
+
+def test_the_card_says_what_it_is(run: Path, tmp_path: Path) -> None:
+    results.write(run, evaluation(1_200))
+    results.write(run, evaluation(1_200, "human", 0.0))
+    assert main(["export", str(run), "--out", str(tmp_path / "out")]) == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    for line in (
+        "# apex-dqfd on ALE/Pong-v5",
+        "| environment | `ALE/Pong-v5` |",
+        "| preset | `apex-dqfd` (Tables 1-4, Ape-X DQfD) |",
+        "| sticky actions in training | probability 0.25 |",
+        "| demonstrations | `mine-v0` |",
+        "| training length | 1,200 agent steps, 120 updates, 12.0 minutes |",
+        "| seed | 3 |",
+        "| torch | 2.99 |",
+    ):
+        assert line in card
+    assert "| no-op starts | 0.25 | 0.001 | 4 | 3 (" in card
+    assert "| human starts | no | 0.001 | 4 | 3 (" in card
+    assert "someone" not in card
+    assert "minigrid" not in card
+    assert "Not evaluated" not in card
+
+
+def test_scores_of_other_weights_are_left_out(run: Path, tmp_path: Path) -> None:
+    results.write(run, evaluation(9_000))
+    assert main(["export", str(run), "--out", str(tmp_path / "out")]) == 0
+    assert "Not evaluated." in (tmp_path / "out" / "README.md").read_text()
+    assert not (tmp_path / "out" / "evaluation").exists()
+
+
+def test_nothing_is_overwritten_and_nothing_half_written(
+    run: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine").write_text("keep")
+    assert main(["export", str(run), "--out", str(out)]) == 2
+    assert "is not an empty folder" in capsys.readouterr().err
+    assert (out / "mine").read_text() == "keep"
+    assert main(["export", str(tmp_path / "none"), "--out", str(tmp_path / "new")]) == 5
+
+    def fail(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("lookfurther.report.model_card.write_text", fail)
+    assert main(["export", str(run), "--out", str(tmp_path / "new")]) == 2
+    assert "no space left" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "run"]

@@ -1,0 +1,249 @@
+"""A run folder has one holder, one configuration, and no half-written file (F25)."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from lookfurther import config
+from lookfurther.errors import ConfigError, RunLocked
+from lookfurther.training import run_dir
+from lookfurther.training.run_dir import FREE, RunFolder, version, versions, write_text
+
+ROOT = Path(__file__).parents[1]
+CONFIG = config.replace(config.Config(), env="CartPole-v1", demos=("a", "b"))
+
+
+def changed(**overrides: Any) -> config.Config:
+    return config.replace(CONFIG, **overrides)
+
+
+# F25: one holder
+
+
+def hold(path: str, fork: bool) -> None:
+    """Hold a folder until killed; with `fork`, leave a child behind that lives on."""
+    with RunFolder.open(Path(path), CONFIG, resume=False):
+        if not fork:
+            print(os.getpid(), os.getpid(), flush=True)
+        elif os.fork() == 0:  # the child speaks, for only then has it let go
+            print(os.getppid(), os.getpid(), flush=True)
+        signal.pause()
+
+
+@contextmanager
+def holder(path: Path, fork: bool = False) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A process that holds `path`, and the id of its child."""
+    call = f"from {__name__} import hold; hold({str(path)!r}, {fork})"
+    process = subprocess.Popen(
+        [sys.executable, "-c", call], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    with process:
+        pid, child = map(int, process.stdout.readline().split())
+        assert pid == process.pid
+        try:
+            yield process, child
+        finally:
+            process.kill()
+            if fork:
+                os.kill(child, signal.SIGKILL)
+
+
+def test_a_second_holder_is_refused_until_the_first_is_dead(tmp_path: Path) -> None:
+    with holder(tmp_path) as (process, _):
+        for resume in (False, True):
+            with pytest.raises(RunLocked, match=f"process {process.pid} on {socket.gethostname()}"):
+                RunFolder.open(tmp_path, CONFIG, resume)
+        process.kill()
+        process.wait()
+        RunFolder.open(tmp_path, CONFIG, resume=True).close()
+
+
+def test_a_child_that_outlives_the_holder_does_not_hold(tmp_path: Path) -> None:
+    with holder(tmp_path, fork=True) as (process, child):
+        process.kill()
+        process.wait()
+        os.kill(child, 0)  # it lives
+        RunFolder.open(tmp_path, CONFIG, resume=True).close()
+
+
+def test_the_same_process_cannot_hold_twice(tmp_path: Path) -> None:
+    with RunFolder.open(tmp_path, CONFIG, resume=False):
+        with pytest.raises(RunLocked, match=f"process {os.getpid()} on "):
+            RunFolder.open(tmp_path, CONFIG, resume=True)
+        assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
+    run = RunFolder.open(tmp_path, CONFIG, resume=True)
+    run.close()
+    run.close()
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", "\x00", '{"pid": 1'])
+def test_an_unreadable_holder_still_holds(tmp_path: Path, content: str) -> None:
+    with RunFolder.open(tmp_path, CONFIG, resume=False):
+        (tmp_path / "lock").write_text(content)
+        with pytest.raises(RunLocked, match="another process"):
+            RunFolder.open(tmp_path, CONFIG, resume=True)
+
+
+def test_a_refused_run_lets_go(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    RunFolder.open(tmp_path, CONFIG, resume=False).close()
+    for _ in range(3):
+        with pytest.raises(ConfigError):
+            RunFolder.open(tmp_path, CONFIG, resume=False)
+    with RunFolder.open(tmp_path, CONFIG, resume=True), pytest.raises(RunLocked):
+        RunFolder.open(tmp_path, CONFIG, resume=True)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not run_dir._locks
+
+
+# New and resumed runs
+
+
+def test_a_new_run_writes_its_settings_and_versions(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "new"
+    with RunFolder.open(path, CONFIG, resume=False) as run:
+        assert config.from_json((path / "config.json").read_text()) == CONFIG
+        assert json.loads((path / "versions.json").read_text()) == versions()
+        assert sorted(os.listdir(path)) == ["config.json", "lock", "versions.json"]
+        names = [p.relative_to(path) for p in (run.checkpoints, run.metrics, run.events, run.curve)]
+        assert list(map(str, names)) == ["checkpoints", "metrics.jsonl", "events", "curve.png"]
+
+
+def test_a_folder_with_a_run_needs_resume(tmp_path: Path) -> None:
+    RunFolder.open(tmp_path, CONFIG, resume=False).close()
+    before = (tmp_path / "config.json").read_text()
+    with pytest.raises(ConfigError, match="already holds a run: add --resume"):
+        RunFolder.open(tmp_path, changed(run__seed=9), resume=False)
+    assert (tmp_path / "config.json").read_text() == before
+
+
+def test_resume_needs_a_run_and_creates_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{tmp_path}/none holds no run to resume"):
+        RunFolder.open(tmp_path / "none", CONFIG, resume=True)
+    assert os.listdir(tmp_path) == []
+
+
+FREE_CHANGES: dict[str, Any] = {
+    "run__folder": "moved",
+    "run__steps": 7,
+    "run__minutes": 7.0,
+    "run__keep": 7,
+    "run__log_period": 7,
+    "run__checkpoint_period": 7,
+    "run__checkpoint_minutes": 7.0,
+    "run__threads": 7,
+    "run__device": "cpu",
+    "environment__threads": 7,
+    "environment__processes": 7,
+    "environment__worker_timeout": 7.0,
+}
+
+
+def test_a_resumed_run_may_change_how_long_and_where(tmp_path: Path) -> None:
+    assert {name.replace("__", ".") for name in FREE_CHANGES} == FREE
+    RunFolder.open(tmp_path, CONFIG, resume=False).close()
+    longer = changed(**FREE_CHANGES)
+    RunFolder.open(tmp_path, longer, resume=True).close()
+    assert config.from_json((tmp_path / "config.json").read_text()) == longer
+
+
+@pytest.mark.parametrize(
+    ("overrides", "difference"),
+    [
+        ({"learner__gamma": 0.5}, r"learner\.gamma = 0\.999, not 0\.5:"),
+        ({"replay__horizons": (1,)}, r"replay\.horizons = \(1, 10\), not \(1,\):"),
+        ({"env": "Acrobot-v1"}, r"env = 'CartPole-v1', not 'Acrobot-v1':"),
+        ({"run__seed": 1, "run__steps": 5}, r"run\.seed = 0, not 1:"),
+        ({"run__seed": 1, "actor__lanes": 5}, r"actor\.lanes = 128, not 5:"),
+    ],
+)
+def test_a_resumed_run_may_change_nothing_else(
+    tmp_path: Path, overrides: dict[str, Any], difference: str
+) -> None:
+    RunFolder.open(tmp_path, CONFIG, resume=False).close()
+    before = (tmp_path / "config.json").read_text()
+    with pytest.raises(ConfigError, match=difference):
+        RunFolder.open(tmp_path, changed(**overrides), resume=True)
+    assert (tmp_path / "config.json").read_text() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"env": 1}', b"\xff"])
+def test_a_broken_record_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    RunFolder.open(tmp_path, CONFIG, resume=False).close()
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        RunFolder.open(tmp_path, CONFIG, resume=True)
+
+
+def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(ConfigError, match=r"file.* cannot be a run folder"):
+            RunFolder.open(path, CONFIG, resume=False)
+
+
+# Small files
+
+
+def test_text_is_replaced_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.md"
+    write_text(path, "old ü\n")
+    assert path.read_bytes() == "old ü\n".encode()
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_text(path, "new")
+    monkeypatch.undo()
+    assert path.read_text() == "old ü\n"
+    assert os.listdir(tmp_path) == ["report.md"]
+    write_text(path, "new")
+    assert path.read_text() == "new"
+
+
+def test_versions() -> None:
+    assert version("no-such-package") is None
+    known = versions()
+    assert known["numpy"] == numpy.__version__
+    assert known["python"] == platform.python_version()
+    assert {"platform", "machine", "lookfurther", "ale-py", "minari", "commit"} <= known.keys()
+
+
+def test_the_commit_is_that_of_the_checkout(tmp_path: Path) -> None:
+    assert run_dir._commit(tmp_path) is None
+
+    def git(*words: str) -> str:
+        name = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        command = ["git", *name, *words]
+        return subprocess.run(
+            command, cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    git("init")
+    assert run_dir._commit(tmp_path) is None
+    (tmp_path / "file").write_text("1")
+    git("add", "file")
+    git("commit", "-m", "one")
+    git("tag", "v1")
+    commit = git("rev-parse", "HEAD")
+    assert run_dir._commit(tmp_path) == commit
+    (tmp_path / "file").write_text("2")
+    assert run_dir._commit(tmp_path) == commit + "-dirty"

@@ -1,0 +1,100 @@
+"""A checkpoint on demand: `lookfurther checkpoint RUN` finds the run by its lock."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lookfurther import config
+from lookfurther.cli.main import main
+from lookfurther.training.run_dir import RunFolder
+
+CONFIG = config.replace(config.Config(), env="CartPole-v1", demos=("a",))
+
+
+def refused(folder: Path, capfd: pytest.CaptureFixture[str]) -> str:
+    """The one line that the command prints."""
+    assert main(["checkpoint", str(folder)]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err.removeprefix("lookfurther: ").strip()
+
+
+def test_the_run_in_a_folder_receives_the_request(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with RunFolder.open(tmp_path, CONFIG, resume=False) as run:
+        assert main(["checkpoint", str(tmp_path)]) == 0
+        assert run.checkpoint_signal.requested
+    expected = f"checkpoint requested: process {os.getpid()} saves it after its current step\n"
+    assert capfd.readouterr() == (expected, "")
+
+
+def test_without_a_run_in_progress_there_is_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    RunFolder.open(tmp_path / "ended", CONFIG, resume=False).close()
+    for name in ("none", "file", "ended"):
+        folder = tmp_path / name
+        assert refused(folder, capfd) == (
+            f"no run is in progress in {folder}: there is nothing to save"
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"host": "elsewhere"}, "is on elsewhere: run this command there"),
+        ({"pid": os.getppid()}, "does not hold it: run this command where the run was started"),
+        ({"pid": 2**22 + 1}, "does not hold it: run this command where the run was started"),
+        ({"pid": -1}, "does not name a process"),
+        ({"pid": 0}, "does not name a process"),
+        ({"pid": "1"}, "does not name a process"),
+        ({"checkpoint_signal": False}, "outside its main thread"),
+    ],
+)
+def test_only_the_process_that_holds_the_lock_is_sent_a_signal(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+    words: str,
+) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(os, "kill", lambda *arguments: sent.append(arguments))
+    with RunFolder.open(tmp_path, CONFIG, resume=False):
+        holder = json.loads((tmp_path / "lock").read_text())
+        assert holder["host"] == socket.gethostname()
+        (tmp_path / "lock").write_text(json.dumps(holder | change))
+        assert words in refused(tmp_path, capfd)
+    assert sent == []
+
+
+@pytest.mark.parametrize("written", ["", "[]", "{", "[" * 9000])
+def test_a_lock_that_names_nobody_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], written: str
+) -> None:
+    with RunFolder.open(tmp_path, CONFIG, resume=False):
+        (tmp_path / "lock").write_text(written)
+        assert "does not name a process" in refused(tmp_path, capfd)
+
+
+def test_a_run_outside_the_main_thread_takes_no_signal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    former, runs = signal.getsignal(signal.SIGUSR1), []
+    thread = threading.Thread(target=lambda: runs.append(RunFolder.open(tmp_path, CONFIG, False)))
+    thread.start()
+    thread.join()
+    assert "outside its main thread" in refused(tmp_path, capfd)
+    runs[0].close()
+    assert signal.getsignal(signal.SIGUSR1) is former

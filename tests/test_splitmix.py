@@ -1,0 +1,54 @@
+"""SplitMix64 against its definition in whole numbers, on NumPy and torch alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lookfurther.replay.splitmix import begin, mixed, uniform
+
+WORD = 2**64
+
+
+def oracle(state: int, count: int) -> list[int]:
+    """The first numbers of SplitMix64, as its authors write it."""
+    found = []
+    for _ in range(count):
+        state = (state + 0x9E3779B97F4A7C15) % WORD
+        z = state
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) % WORD
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % WORD
+        found.append(z ^ (z >> 31))
+    return found
+
+
+def test_published_numbers() -> None:
+    assert oracle(1234567, 3) == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+@given(state=st.integers(-(2**63), 2**63 - 1), counts=st.lists(st.integers(1, 9), max_size=4))
+def test_numpy_and_torch_draw_the_sequence_and_go_on(state: int, counts: list[int]) -> None:
+    expected = oracle(state, sum(counts))
+    host, tensor = begin(state).numpy(), begin(state)
+    found = []
+    for count in counts:
+        ours = uniform(host, 1 + np.arange(count))
+        assert np.array_equal(ours, uniform(tensor, 1 + torch.arange(count)).numpy())
+        assert int(host[0]) == int(tensor[0])
+        found += ours.tolist()
+    assert found == [(z >> 11) / 2**53 for z in expected]
+
+
+def test_mixing_is_one_to_one_on_neighbours() -> None:
+    z = np.arange(-50_000, 50_000)
+    assert len(np.unique(mixed(z))) == len(z)
+
+
+def test_numbers_fill_the_unit_interval_evenly() -> None:
+    u = uniform(begin(3).numpy(), 1 + np.arange(200_000))
+    counts = np.bincount((u * 100).astype(int), minlength=100)
+    chi2 = ((counts - 2000) ** 2 / 2000).sum()
+    assert 0 <= u.min() < u.max() < 1
+    assert chi2 < 149  # 99.9 % of such samples
