@@ -32,7 +32,8 @@ from lookfurther.report import runs, tables
 from lookfurther.report.curves import band, lines
 from lookfurther.report.learning_curve import series
 from lookfurther.report.model_card import trained
-from lookfurther.training import metrics, suite
+from lookfurther.evaluation import suite
+from lookfurther.training import metrics
 from lookfurther.types import Spec
 from tests import forged
 from tests.sample_recordings import checkpoint, write_demo
