@@ -15,62 +15,73 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lookfurther.errors import LookFurtherError
-from lookfurther.report.learning_curve import COLOURS, INK, Rows, Series, dress, series
-from lookfurther.training.metrics import read, replacing
+from lookfurther.report.learning_curve import (
+    LINE_COLOURS,
+    TEXT_COLOUR,
+    MetricRows,
+    MetricSeries,
+    metric_series,
+    style_axes,
+)
+from lookfurther.training.metrics import atomic_replace, read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS = 3
+PANEL_COLUMNS = 3
 
 
-def rows_of(run: Path) -> Rows:
+def rows_of(run: Path) -> MetricRows:
     """The metrics of a run, from its folder or from the file itself."""
     path = run / "metrics.jsonl" if run.is_dir() else run
-    rows = read(path) if path.is_file() else []
+    rows = read_metrics(path) if path.is_file() else []
     if not rows:
         raise LookFurtherError(f"{run} holds no metrics: name a run's folder or its metrics.jsonl")
     return rows
 
 
-def curve(rows: Rows, metric: str, over: str, until: float) -> Series:
+def curve(rows: MetricRows, metric: str, over: str, until: float) -> MetricSeries:
     """A metric where it is known, up to `until`."""
     if not any(metric in row for row in rows):
         raise LookFurtherError(f"there is no metric {metric}: docs/guide.md lists them")
-    return series([row for row in rows if row[over] <= until], metric, over)
+    return metric_series([row for row in rows if row[over] <= until], metric, over)
 
 
-def panel(axes: Axes, runs: dict[str, Rows], metric: str, over: str, until: float) -> None:
+def draw_panel(
+    axes: Axes, runs: dict[str, MetricRows], metric: str, over: str, until: float
+) -> None:
     """One metric of every run."""
-    dress(axes, "")
-    axes.set_title(metric.replace("_", " "), loc="left", color=INK, fontsize=10)
-    for (name, rows), colour in zip(runs.items(), COLOURS, strict=False):
+    style_axes(axes, "")
+    axes.set_title(metric.replace("_", " "), loc="left", color=TEXT_COLOUR, fontsize=10)
+    for (name, rows), colour in zip(runs.items(), LINE_COLOURS, strict=False):
         axes.plot(*curve(rows, metric, over, until), color=colour, linewidth=1.6, label=name)
     axes.set_xlim(left=0)
 
 
-def draw(runs: dict[str, Rows], metrics: list[str], over: str, until: float, out: Path) -> None:
+def draw_figure(
+    runs: dict[str, MetricRows], metrics: list[str], over: str, until: float, out: Path
+) -> None:
     """All panels, and which line is which run."""
     from matplotlib.figure import Figure
 
-    lines = math.ceil(len(metrics) / COLUMNS)
-    columns = min(len(metrics), COLUMNS)
+    lines = math.ceil(len(metrics) / PANEL_COLUMNS)
+    columns = min(len(metrics), PANEL_COLUMNS)
     figure = Figure(figsize=(3.6 * columns, 0.5 + 2.3 * lines), dpi=150)
     figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
     panels = figure.subplots(lines, columns, squeeze=False).flatten()
     for axes, metric in zip(panels, metrics, strict=False):
-        panel(axes, runs, metric, over, until)
+        draw_panel(axes, runs, metric, over, until)
     for axes in panels[len(metrics) :]:
         axes.set_visible(False)
-    figure.supxlabel(over, fontsize=10, color=INK)
+    figure.supxlabel(over, fontsize=10, color=TEXT_COLOUR)
     if len(runs) > 1:
         handles, names = panels[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside upper right", ncols=len(runs), frameon=False)
-    with replacing(out) as temporary:
+    with atomic_replace(out) as temporary:
         figure.savefig(temporary, format="png")
 
 
-def named(word: str) -> tuple[str, Path]:
+def parse_named_run(word: str) -> tuple[str, Path]:
     """NAME=RUN."""
     name, sign, run = word.partition("=")
     if not (name and sign and run):
@@ -81,14 +92,14 @@ def named(word: str) -> tuple[str, Path]:
 def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("out", type=Path, help="the picture to write")
-    options.add_argument("runs", type=named, nargs="+", help="NAME=RUN")
+    options.add_argument("runs", type=parse_named_run, nargs="+", help="NAME=RUN")
     options.add_argument("--show", nargs="+", required=True, help="metrics, one panel each")
     options.add_argument("--over", choices=["minutes", "updates", "frames"], default="minutes")
     options.add_argument("--until", type=float, default=math.inf, help="where the panels end")
     asked = options.parse_args()
     try:
         runs = {name: rows_of(run) for name, run in asked.runs}
-        draw(runs, asked.show, asked.over, asked.until, asked.out)
+        draw_figure(runs, asked.show, asked.over, asked.until, asked.out)
     except LookFurtherError as error:
         sys.exit(str(error))
 

@@ -20,7 +20,7 @@ class Transitions(NamedTuple):
     x_next: Any  # [B, 4, 84, 84] uint8
 
 
-class Moment(NamedTuple):
+class LaneStep(NamedTuple):
     """One step of all lanes as a vector environment gives it, and as whole transitions."""
 
     x: np.ndarray  # [m, 4, 84, 84]
@@ -33,16 +33,16 @@ class Moment(NamedTuple):
     priority: np.ndarray  # [m, 2]
 
 
-class Film:
+class SyntheticTrajectories:
     """`lanes` films whose every value follows from lane and time; planes carry their own number."""
 
     def __init__(self, lanes: int, seed: int = 0) -> None:
         self.lanes = lanes
-        self.random = np.random.default_rng(seed)
-        self.noise = self.random.integers(0, 256, (512, PIXELS), dtype=np.uint8)
+        self.rng = np.random.default_rng(seed)
+        self.noise = self.rng.integers(0, 256, (512, PIXELS), dtype=np.uint8)
         self.lane = np.arange(lanes)
 
-    def length(self, lane: np.ndarray) -> np.ndarray:
+    def episode_length(self, lane: np.ndarray) -> np.ndarray:
         """Slots of the lane's episodes; the last is terminal."""
         return 200 + 7 * lane
 
@@ -55,7 +55,7 @@ class Film:
 
     def observation(self, lane: np.ndarray, t: np.ndarray) -> np.ndarray:
         """[n, 4, 84, 84], blank before the episode's start."""
-        age = t % self.length(lane)
+        age = t % self.episode_length(lane)
         back = np.arange(STACK - 1, -1, -1)
         planes = self.plane(lane[:, None], t[:, None] - back)
         planes[back > age[:, None]] = 0
@@ -67,26 +67,26 @@ class Film:
     def action(self, lane: np.ndarray, t: np.ndarray) -> np.ndarray:
         return (t + lane) % ACTIONS
 
-    def outcome(self, lane: np.ndarray, t: np.ndarray, n: int) -> tuple[np.ndarray, ...]:
+    def n_step_outcome(self, lane: np.ndarray, t: np.ndarray, n: int) -> tuple[np.ndarray, ...]:
         """n-step reward, discount and steps taken from times t that are not terminal."""
-        left = self.length(lane) - 1 - t % self.length(lane)
+        left = self.episode_length(lane) - 1 - t % self.episode_length(lane)
         steps, j = np.minimum(n, left), np.arange(n)
         rewards = self.reward(lane[:, None], t[:, None] + j) * (j < steps[:, None])
         discount = np.where(steps == left, 0.0, GAMMA**steps)
         return (rewards * GAMMA**j).sum(-1), discount, steps
 
     def transitions(self, lane: np.ndarray, t: np.ndarray, n: int) -> Transitions:
-        r, discount, steps = self.outcome(lane, t, n)
+        r, discount, steps = self.n_step_outcome(lane, t, n)
         x, x_next = self.observation(lane, t), self.observation(lane, t + steps)
         return Transitions(x, self.action(lane, t), r, discount, x_next)
 
-    def moment(self, time: int) -> Moment:
+    def lane_step(self, time: int) -> LaneStep:
         """Step `time` of all lanes."""
         lane, t = self.lane, np.full(self.lanes, time)
-        age, last = t % self.length(lane), self.length(lane) - 1
+        age, last = t % self.episode_length(lane), self.episode_length(lane) - 1
         on = age < last
         halves = [self.transitions(lane[on], t[on], n) for n in HORIZONS]
-        return Moment(
+        return LaneStep(
             self.observation(lane, t),
             self.action(lane, t),
             np.where(on, self.reward(lane, t), np.float32(0)),
@@ -94,36 +94,36 @@ class Film:
             age == last,
             age == last - 1,
             Transitions(*map(np.concatenate, zip(*halves, strict=True))),
-            self.random.lognormal(0, 1, (self.lanes, len(HORIZONS))).astype(np.float32),
+            self.rng.lognormal(0, 1, (self.lanes, len(HORIZONS))).astype(np.float32),
         )
 
-    def check(self, batch: Transitions, newest: int) -> None:
+    def check_batch(self, batch: Transitions, newest: int) -> None:
         """Fail unless all items are transitions of the films, about half of each horizon."""
         x, a, r, discount, x_next = (np.asarray(part) for part in batch)
         assert x.shape == x_next.shape == (BATCH, STACK, SIDE, SIDE)
         assert x.dtype == x_next.dtype == np.uint8
-        lane, t = self._number(x) % self.lanes, self._number(x) // self.lanes
+        lane, t = self._plane_number(x) % self.lanes, self._plane_number(x) // self.lanes
         assert (a.reshape(-1) == self.action(lane, t)).all()
-        self._same(x, lane, t)
+        self._check_stacks(x, lane, t)
         fits = []
         for n in HORIZONS:
-            wanted_r, wanted_discount, steps = self.outcome(lane, t, n)
+            wanted_r, wanted_discount, steps = self.n_step_outcome(lane, t, n)
             on = wanted_discount > 0  # elsewhere x' does not matter
             fit = np.isclose(r.reshape(-1), wanted_r, atol=1e-4)
             fit &= np.isclose(discount.reshape(-1), wanted_discount)
-            fit &= ~on | (self._number(x_next) == (t + steps) * self.lanes + lane)
-            self._same(x_next[fit & on], lane[fit & on], (t + steps)[fit & on])
+            fit &= ~on | (self._plane_number(x_next) == (t + steps) * self.lanes + lane)
+            self._check_stacks(x_next[fit & on], lane[fit & on], (t + steps)[fit & on])
             fits.append(fit)
         known = t + max(HORIZONS) <= newest  # tianshou cuts horizons short at a film's newest end
         assert known.mean() > 0.5
         assert (fits[0] | fits[1])[known].all()
         assert 0.3 < fits[0][known].mean() < 0.7
 
-    def _number(self, x: np.ndarray) -> np.ndarray:
+    def _plane_number(self, x: np.ndarray) -> np.ndarray:
         """What the newest planes of stacks [n, 4, 84, 84] spell: t * lanes + lane."""
         return np.ascontiguousarray(x[:, -1, 0, :8]).view("<i8")[:, 0] - 1
 
-    def _same(self, x: np.ndarray, lane: np.ndarray, t: np.ndarray) -> None:
+    def _check_stacks(self, x: np.ndarray, lane: np.ndarray, t: np.ndarray) -> None:
         """Compare stacks where they are whole; peers differ in what they put before an episode."""
-        whole = t % self.length(lane) >= STACK - 1
+        whole = t % self.episode_length(lane) >= STACK - 1
         assert np.array_equal(x[whole], self.observation(lane[whole], t[whole]))

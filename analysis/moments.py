@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from analysis.values import observations
-from benchmarks.measure import add_json, report, surroundings, table
+from analysis.values import stacked_observations
+from benchmarks.measure import add_json_option, format_table, machine_info, write_report
 from lookfurther import Agent
 from lookfurther.demos import catalog, metadata, playback
-from lookfurther.demos.episode import Episode, best
+from lookfurther.demos.episode import Episode, best_episode_index
 from lookfurther.envs.emulator import Emulator
 from lookfurther.errors import LookFurtherError
 
 
-class Parting(NamedTuple):
+class Divergence(NamedTuple):
     """The first step at which agent and human do not do the same."""
 
     step: int
@@ -36,63 +36,69 @@ class Parting(NamedTuple):
     same_picture: bool
 
 
-class Game:
+class GreedyRollout:
     """One game, from a moment of the demonstration on."""
 
     def __init__(self, emulator: Emulator, state: bytes, start: int, seen: np.ndarray) -> None:
         self.emulator = emulator
-        emulator.restore(state)
+        emulator.restore_state(state)
         self.start = self.step = start
-        self.seen, self.points = seen, 0.0
-        self.parting: Parting | None = None
+        self.observation, self.score = seen, 0.0
+        self.divergence: Divergence | None = None
 
-    def advance(self, q: np.ndarray, episode: Episode, pictures: np.ndarray) -> None:
+    def greedy_step(self, q: np.ndarray, episode: Episode, pictures: np.ndarray) -> None:
         """One greedy step by values q [A]."""
-        if self.emulator.over:
+        if self.emulator.is_over:
             return
         action = int(q.argmax())
-        if self.parting is None and self.step < len(episode.actions):
+        if self.divergence is None and self.step < len(episode.actions):
             human = int(episode.actions[self.step])
             if action != human:
-                same = bool(np.array_equal(self.seen, pictures[self.step]))
-                self.parting = Parting(self.step, float(q[action]), float(q[human]), same)
+                same = bool(np.array_equal(self.observation, pictures[self.step]))
+                self.divergence = Divergence(self.step, float(q[action]), float(q[human]), same)
         plane, reward, _ = self.emulator.step(action)
-        self.seen = np.concatenate([self.seen[len(plane) :], plane])
-        self.points += reward
+        self.observation = np.concatenate([self.observation[len(plane) :], plane])
+        self.score += reward
         self.step += 1
 
 
-def states(episode: Episode, emulator: Emulator, every: int) -> dict[int, bytes]:
+def emulator_states(episode: Episode, emulator: Emulator, every: int) -> dict[int, bytes]:
     """The emulator's state at every `every`-th step of an episode."""
-    if episode.tape is None:
+    if episode.input_log is None:
         raise LookFurtherError("these demonstrations have no tapes: only Atari's can be played on")
-    found = {0: emulator.state()}
-    for i, _ in enumerate(playback.play(episode.tape, emulator), 1):
-        if i % (every * emulator.repeat) == 0 and i // emulator.repeat < len(episode.actions):
-            found[i // emulator.repeat] = emulator.state()
+    found = {0: emulator.clone_state()}
+    for i, _ in enumerate(playback.play_log(episode.input_log, emulator), 1):
+        if i % (every * emulator.action_repeat) == 0 and i // emulator.action_repeat < len(
+            episode.actions
+        ):
+            found[i // emulator.action_repeat] = emulator.clone_state()
     return found
 
 
-def played(agent: Agent, episode: Episode, every: int, steps: int) -> list[Game]:
+def play_from_moments(
+    agent: Agent, episode: Episode, every: int, steps: int
+) -> list[GreedyRollout]:
     """Games from all moments, side by side."""
-    pictures = observations(episode, agent.spec).numpy()
-    emulator = partial(Emulator, agent.spec.env, agent.config.environment.repeat)
-    moments = states(episode, emulator(), every)
-    games = [Game(emulator(), state, start, pictures[start]) for start, state in moments.items()]
+    pictures = stacked_observations(episode, agent.spec).numpy()
+    emulator = partial(Emulator, agent.spec.env, agent.config.environment.action_repeat)
+    moments = emulator_states(episode, emulator(), every)
+    games = [
+        GreedyRollout(emulator(), state, start, pictures[start]) for start, state in moments.items()
+    ]
     for _ in range(steps):
-        q = agent.values(np.stack([game.seen for game in games]))
+        q = agent.q_values(np.stack([game.observation for game in games]))
         for game, values in zip(games, q, strict=True):
-            game.advance(values, episode, pictures)
+            game.greedy_step(values, episode, pictures)
     return games
 
 
-def row(game: Game, episode: Episode, steps: int) -> dict[str, Any]:
+def rollout_row(game: GreedyRollout, episode: Episode, steps: int) -> dict[str, Any]:
     human = float(episode.rewards[game.start : game.start + steps].sum())
-    parting = game.parting._asdict() if game.parting else None
-    return {"start": game.start, "parting": parting, "agent": game.points, "human": human}
+    parting = game.divergence._asdict() if game.divergence else None
+    return {"start": game.start, "parting": parting, "agent": game.score, "human": human}
 
 
-def line(found: dict[str, Any]) -> list[Any]:
+def format_row(found: dict[str, Any]) -> list[Any]:
     words: list[Any] = ["never", "", ""]
     if parting := found["parting"]:
         words = [
@@ -109,20 +115,20 @@ def main() -> None:
     options.add_argument("run", type=Path)
     options.add_argument("--every", type=int, default=100, help="steps from moment to moment")
     options.add_argument("--steps", type=int, default=500, help="steps to play from each")
-    add_json(options)
+    add_json_option(options)
     asked = options.parse_args()
     try:
-        held, agent = catalog.opened(asked.demos), Agent.load(asked.run)
-        metadata.fits(held.name, held.description, agent.spec, agent.config.environment)
-        episode = held.episodes[best(held.episodes)]
-        games = played(agent, episode, asked.every, asked.steps)
+        held, agent = catalog.open_set(asked.demos), Agent.load(asked.run)
+        metadata.check_compatible(held.name, held.description, agent.spec, agent.config.environment)
+        episode = held.episodes[best_episode_index(held.episodes)]
+        games = play_from_moments(agent, episode, asked.every, asked.steps)
     except LookFurtherError as error:
         sys.exit(str(error))
-    found = [row(game, episode, asked.steps) for game in games]
+    found = [rollout_row(game, episode, asked.steps) for game in games]
     heads = ["from step", "leaves at", "valued at", "picture", "agent's points", "human's"]
-    text = table(heads, [line(each) for each in found])
-    where = surroundings(["torch", "ale-py"])
-    report(
+    text = format_table(heads, [format_row(each) for each in found])
+    where = machine_info(["torch", "ale-py"])
+    write_report(
         f"{asked.run.name} from moments of {held.name}, {asked.steps} steps each",
         {"found": found, "surroundings": where},
         text,

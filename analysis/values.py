@@ -22,27 +22,27 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.measure import add_json, report, surroundings
+from benchmarks.measure import add_json_option, machine_info, write_report
 from lookfurther import Agent
 from lookfurther.config import Config, replace
 from lookfurther.demos import catalog
-from lookfurther.demos.episode import Episode, best
+from lookfurther.demos.episode import Episode, best_episode_index
 from lookfurther.learner import Learner
-from lookfurther.losses import chosen
-from lookfurther.networks import builder
+from lookfurther.losses import value_of_action
+from lookfurther.networks import make_network_builder
 from lookfurther.presets import preset
-from lookfurther.replay.mixture import Mixture
+from lookfurther.replay.mixture import ReplayMixture
 from lookfurther.training import hardware
-from lookfurther.training.build import expert_replay
-from lookfurther.training.updates import Updates
-from lookfurther.transforms import transform
+from lookfurther.training.build import build_expert_replay
+from lookfurther.training.updates import UpdateRunner
+from lookfurther.transforms import make_value_transform
 from lookfurther.types import Spec
 
-TURN = 8  # updates in a row, as in a turn of the loop on a GPU
-POINTS = 10  # of the curve that is printed
+UPDATES_PER_CALL = 8  # updates in a row, as in a turn of the loop on a GPU
+PRINTED_POINTS = 10  # of the curve that is printed
 
 
-def returns(episode: Episode, gamma: float) -> np.ndarray:
+def discounted_returns(episode: Episode, gamma: float) -> np.ndarray:
     """The discounted return [T] from every step of an episode."""
     total, found = 0.0, np.zeros(len(episode.rewards))
     for t in reversed(range(len(found))):
@@ -50,7 +50,7 @@ def returns(episode: Episode, gamma: float) -> np.ndarray:
     return found
 
 
-def observations(episode: Episode, spec: Spec) -> torch.Tensor:
+def stacked_observations(episode: Episode, spec: Spec) -> torch.Tensor:
     """What the agent would have seen at every step [T, ...]."""
     blank = np.zeros((spec.stack - 1, *episode.planes.shape[1:]), episode.planes.dtype)
     film = torch.from_numpy(np.concatenate([blank, episode.planes]))
@@ -59,17 +59,19 @@ def observations(episode: Episode, spec: Spec) -> torch.Tensor:
 
 
 @torch.no_grad()
-def along(network: nn.Module, episode: Episode, spec: Spec, config: Config) -> dict[str, Any]:
+def values_along_episode(
+    network: nn.Module, episode: Episode, spec: Spec, config: Config
+) -> dict[str, Any]:
     """What a network makes of an episode: agreement, and h(V) beside h of the return."""
     device = next(network.parameters()).device
-    seen = observations(episode, spec).split(256)
+    seen = stacked_observations(episode, spec).split(256)
     q = torch.cat([network(x.to(device)).float().cpu() for x in seen])
-    gamma, how = config.learner.gamma, config.learner.transform
-    operator = transform(how, config.learner.transform_eps)
-    goal = operator.h(torch.from_numpy(returns(episode, gamma))).float()
+    gamma, how = config.learner.gamma, config.learner.value_transform
+    operator = make_value_transform(how, config.learner.value_transform_eps)
+    goal = operator.h(torch.from_numpy(discounted_returns(episode, gamma))).float()
     v, a = q.max(-1).values, torch.from_numpy(episode.actions.astype(np.int64))
     rewards = torch.from_numpy(episode.rewards[:-1])
-    td_error = chosen(q, a)[:-1] - operator.h(rewards + gamma * operator.h_inv(v[1:]))
+    td_error = value_of_action(q, a)[:-1] - operator.h(rewards + gamma * operator.h_inv(v[1:]))
     return {
         "agreement": float((q.argmax(-1) == a).float().mean()),
         "noise": float(td_error.abs().median()),
@@ -83,44 +85,53 @@ def points(curve: list[Any], at: Sequence[int]) -> list[Any]:
     beyond = [t for t in at if not 0 <= t < len(curve)]
     if beyond:
         raise SystemExit(f"--at {beyond[0]}: the episode has steps 0 to {len(curve) - 1}")
-    return [curve[t] for t in at] or curve[:: -(-len(curve) // POINTS)]
+    return [curve[t] for t in at] or curve[:: -(-len(curve) // PRINTED_POINTS)]
 
 
-def alone(config: Config, spec: Spec, episodes: Sequence[Episode], updates: int) -> dict[str, Any]:
+def learn_from_demos(
+    config: Config, spec: Spec, episodes: Sequence[Episode], updates: int
+) -> dict[str, Any]:
     """The same after updates on batches of demonstrations only."""
     torch.manual_seed(config.run.seed)
-    device, precision, compiled = hardware.arithmetic(config)
-    learner = Learner(builder(config.network)(spec), config.learner, device, precision, compiled)
-    replay = expert_replay(config, spec, episodes, device, config.run.seed)
-    for batch in list(replay.sweep(config.batch)):
-        replay.update(batch.item, learner.priority(batch))
-    mixture = Mixture(replay, None, config.batch, 0)
+    device, precision, compiled = hardware.configure_torch(config)
+    learner = Learner(
+        make_network_builder(config.network)(spec), config.learner, device, precision, compiled
+    )
+    replay = build_expert_replay(config, spec, episodes, device, config.run.seed)
+    for batch in list(replay.iter_items(config.batch_size)):
+        replay.update_priorities(batch.item, learner.compute_priority(batch))
+    mixture = ReplayMixture(replay, None, config.batch_size, 0)
     if compiled:
         mixture.compile()
-    work, start = Updates(mixture, learner), time.perf_counter()
+    work, start = UpdateRunner(mixture, learner), time.perf_counter()
     while learner.updates < updates:
-        work.run(min(TURN, updates - learner.updates))
-    learner.check()
-    with learner.weights.autocast():
-        found = along(learner.weights.computing, episodes[best(episodes)], spec, config)
-    return found | work.means() | {"seconds": time.perf_counter() - start}
+        work.run(min(UPDATES_PER_CALL, updates - learner.updates))
+    learner.raise_if_diverged()
+    with learner.online_weights.autocast():
+        found = values_along_episode(
+            learner.online_weights.compute_network,
+            episodes[best_episode_index(episodes)],
+            spec,
+            config,
+        )
+    return found | work.compute_mean_terms() | {"seconds": time.perf_counter() - start}
 
 
-def line(name: str, found: dict[str, Any]) -> str:
+def format_values(name: str, found: dict[str, Any]) -> str:
     curve = "  ".join(f"{t}: {v:.0f} of {goal:.0f}" for t, v, goal in found["curve"])
     told = f"{found['agreement']:.1%} agree, short by {found['short']:.1f}"
     return f"{name}: {told}, one-step error {found['noise']:.2f}\n  {curve}"
 
 
-def varied(config: Config, words: str) -> Config:
-    """config with one setting as in learner.consistency=0.5."""
+def replace_setting(config: Config, words: str) -> Config:
+    """config with one setting as in learner.tc_weight=0.5."""
     name, _, value = words.partition("=")
     section, _, leaf = name.partition(".")
     was = getattr(getattr(config, section), leaf)
     return replace(config, **{f"{section}__{leaf}": type(was)(value)})
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("demos")
     options.add_argument("--run", type=Path, help="look at the best weights of this run folder")
@@ -128,28 +139,30 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--preset", default="apex-dqfd-deeper")
     options.add_argument("--updates", type=int, default=60_000)
     options.add_argument("--vary", action="append", default=[], metavar="SETTING=VALUE")
-    add_json(options)
+    add_json_option(options)
     return options.parse_args()
 
 
 def main() -> None:
-    asked = arguments()
-    held = catalog.opened(asked.demos)
+    asked = parse_arguments()
+    held = catalog.open_set(asked.demos)
     spec = held.description.spec
-    result: dict[str, Any] = {"surroundings": surroundings(["torch"]), "found": {}}
+    result: dict[str, Any] = {"surroundings": machine_info(["torch"]), "found": {}}
     if asked.run:
         agent = Agent.load(asked.run)
-        found = along(agent.network, held.episodes[best(held.episodes)], spec, agent.config)
+        found = values_along_episode(
+            agent.network, held.episodes[best_episode_index(held.episodes)], spec, agent.config
+        )
         result["found"][f"{asked.run.name} at step {agent.step:,}"] = found
     else:
         config = preset(asked.preset, env=spec.env, demos=(asked.demos,))
         for name in ("as it is", *asked.vary):
-            settings = varied(config, name) if "=" in name else config
-            result["found"][name] = alone(settings, spec, held.episodes, asked.updates)
+            settings = replace_setting(config, name) if "=" in name else config
+            result["found"][name] = learn_from_demos(settings, spec, held.episodes, asked.updates)
     for found in result["found"].values():
         found["curve"] = points(found["curve"], asked.at)
-    text = "\n".join(line(name, found) for name, found in result["found"].items())
-    report(f"Values along {held.name}", result, text, asked.json)
+    text = "\n".join(format_values(name, found) for name, found in result["found"].items())
+    write_report(f"Values along {held.name}", result, text, asked.json)
 
 
 if __name__ == "__main__":

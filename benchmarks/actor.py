@@ -17,19 +17,27 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import Contestant, confine, medians, parser, report, surroundings, table
+from benchmarks.measure import (
+    Contestant,
+    confine,
+    format_table,
+    machine_info,
+    make_parser,
+    median_of_rounds,
+    write_report,
+)
 
 GAME = "ALE/Breakout-v5"
 
 
-class Bare:
+class BareEnvironment:
     """ale-py's AtariVectorEnv with random actions."""
 
     def __init__(self, lanes: int, cores: int) -> None:
         from ale_py.vector_env import AtariVectorEnv
 
         self.lanes = lanes
-        self.games = AtariVectorEnv(
+        self.envs = AtariVectorEnv(
             "breakout",
             lanes,
             num_threads=cores,
@@ -38,45 +46,45 @@ class Bare:
             reward_clipping=False,
             use_fire_reset=False,
         )
-        self.games.reset(seed=0)
-        self.random = np.random.default_rng(0)
+        self.envs.reset(seed=0)
+        self.rng = np.random.default_rng(0)
 
-    def turn(self) -> None:
-        self.games.step(self.random.integers(0, 18, self.lanes))
+    def step_lanes(self) -> None:
+        self.envs.step(self.rng.integers(0, 18, self.lanes))
 
     def round(self, seconds: float) -> dict[str, float]:
-        return _rate(self.turn, self.lanes, seconds)
+        return _measure_rate(self.step_lanes, self.lanes, seconds)
 
 
-class Acting:
+class ActingNetwork:
     """lookfurther.actor.Actor in the source of Chunks that training uses."""
 
     def __init__(self, lanes: int, cores: int) -> None:
         from lookfurther import preset
         from lookfurther.actor import Actor
         from lookfurther.envs import make_envs
-        from lookfurther.master_weights import Weights
-        from lookfurther.networks import builder
+        from lookfurther.master_weights import MasterWeights
+        from lookfurther.networks import make_network_builder
         from lookfurther.training import hardware
-        from lookfurther.training.actors import Group, LocalSource
+        from lookfurther.training.actors import ActorGroup, ActorPool
 
         config = preset("apex-dqfd", env=GAME, actor__lanes=lanes, run__device="cpu")
         envs = make_envs(GAME, config.environment, lanes, seed=0, threads=cores)
-        _, precision, _ = hardware.arithmetic(config)
-        weights = Weights(builder(config.network)(envs.spec), precision)
+        _, precision, _ = hardware.configure_torch(config)
+        weights = MasterWeights(make_network_builder(config.network)(envs.spec), precision)
         self.lanes = lanes
-        group = Group(envs, Actor(weights, envs.spec, config, range(lanes)))
-        self.source = LocalSource([group], weights)
+        group = ActorGroup(envs, Actor(weights, envs.spec, config, range(lanes)))
+        self.actor_pool = ActorPool([group], weights)
 
-    def turn(self) -> None:
-        self.source.start()
-        self.source.collect()
+    def step_lanes(self) -> None:
+        self.actor_pool.start_step()
+        self.actor_pool.collect_chunk()
 
     def round(self, seconds: float) -> dict[str, float]:
-        return _rate(self.turn, self.lanes, seconds)
+        return _measure_rate(self.step_lanes, self.lanes, seconds)
 
 
-def _rate(turn: Callable[[], None], lanes: int, seconds: float) -> dict[str, float]:
+def _measure_rate(turn: Callable[[], None], lanes: int, seconds: float) -> dict[str, float]:
     """Agent steps a second, after two turns that do not count."""
     turn()
     turn()
@@ -91,7 +99,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """The figures of both, turn about."""
     with ExitStack() as stack:
         trials: dict[str, Contestant] = {}
-        for name, build in {"bare": Bare, "actor": Acting}.items():
+        for name, build in {"bare": BareEnvironment, "actor": ActingNetwork}.items():
             trials[name] = Contestant(build, options.lanes, options.cores)
             stack.enter_context(closing(trials[name]))
             if trials[name].absent:
@@ -100,15 +108,15 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
         for _ in range(options.rounds):
             for name, trial in trials.items():
                 rounds[name].append(trial.call("round", options.seconds))
-    return {name: medians(r) | {"rounds": r} for name, r in rounds.items()}
+    return {name: median_of_rounds(r) | {"rounds": r} for name, r in rounds.items()}
 
 
 def main() -> None:
-    options = parser(__doc__, seconds=5.0)
+    options = make_parser(__doc__, seconds=5.0)
     options.add_argument("--lanes", type=int, default=32)
     options = options.parse_args()
     confine(options.cores)
-    where = surroundings(["torch", "numpy", "ale-py"])
+    where = machine_info(["torch", "numpy", "ale-py"])
     figures = measure(options)
     rates = {name: f["steps_per_second"] for name, f in figures.items()}
     result = {
@@ -118,8 +126,8 @@ def main() -> None:
         "surroundings": where,
     }
     rows = [[name, rate, 4 * rate, rate / rates["bare"]] for name, rate in rates.items()]
-    text = table(["", "steps/s", "frames/s", "share of bare"], rows)
-    report(f"{GAME}, {options.lanes} lanes", result, text, options.json)
+    text = format_table(["", "steps/s", "frames/s", "share of bare"], rows)
+    write_report(f"{GAME}, {options.lanes} lanes", result, text, options.json)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from analysis.films import ACTIONS, BATCH, GAMMA, HORIZONS, PIXELS, SIDE, STACK, Moment, Transitions
+from analysis.films import (
+    ACTIONS,
+    BATCH,
+    GAMMA,
+    HORIZONS,
+    PIXELS,
+    SIDE,
+    STACK,
+    LaneStep,
+    Transitions,
+)
 
 ALPHA, BETA = 0.6, 0.4
 
@@ -16,7 +26,7 @@ ALPHA, BETA = 0.6, 0.4
 class Buffer(Protocol):
     """What a contestant can do."""
 
-    def add(self, moment: Moment) -> None: ...
+    def add(self, moment: LaneStep) -> None: ...
     def sample(self) -> tuple[Transitions, np.ndarray, Any]:
         """A batch, its importance weights, and what names its items to `update`."""
         ...
@@ -26,23 +36,23 @@ class Buffer(Protocol):
     def bytes(self) -> int: ...
 
 
-class Ours:
+class LookFurtherBuffer:
     """lookfurther.replay.prioritized.Replay."""
 
     def __init__(self, steps: int, lanes: int) -> None:
         import torch
 
         from lookfurther import config, types
-        from lookfurther.replay.prioritized import Replay
+        from lookfurther.replay.prioritized import PrioritizedReplay
 
         self.torch, self.types = torch, types
         spec = types.Spec("film", (1, SIDE, SIDE), STACK, "uint8", ACTIONS, 255.0)
-        settings = config.Replay(capacity=steps, horizons=HORIZONS, alpha=ALPHA, beta=BETA)
-        self.replay = Replay(spec, lanes, steps, settings, GAMMA)
+        settings = config.ReplayConfig(capacity=steps, horizons=HORIZONS, alpha=ALPHA, beta=BETA)
+        self.replay = PrioritizedReplay(spec, lanes, steps, settings, GAMMA)
         self.terminal = np.zeros((max(HORIZONS), lanes), bool)  # of the last slots, oldest first
-        self.none = np.zeros(lanes, np.int64)
+        self.no_forget = np.zeros(lanes, np.int64)
 
-    def add(self, moment: Moment) -> None:
+    def add(self, moment: LaneStep) -> None:
         mark = moment.first * self.types.FIRST + moment.terminal * self.types.TERMINAL
         due, self.terminal = self.terminal[0], np.vstack([self.terminal[1:], moment.terminal])
         chunk = self.types.Chunk(
@@ -51,7 +61,7 @@ class Ours:
             reward=moment.reward[None],
             mark=mark.astype(np.uint8)[None],
             priority=np.where(due[:, None], np.float32(0), moment.priority)[None],
-            forget=self.none,
+            forget=self.no_forget,
         )
         self.replay.add(chunk)
 
@@ -60,14 +70,14 @@ class Ours:
         return Transitions(b.x, b.a, b.r, b.discount, b.x_next), b.w, b.item
 
     def update(self, item: Any, priority: np.ndarray) -> None:
-        self.replay.update(item, self.torch.from_numpy(priority))
+        self.replay.update_priorities(item, self.torch.from_numpy(priority))
 
     @property
     def bytes(self) -> int:
-        return self.replay.bytes
+        return self.replay.num_bytes
 
 
-class Cpprb:
+class CpprbBuffer:
     """cpprb.PrioritizedReplayBuffer, two rows a step.
 
     Its memory compression (next_of, stack_compress) rules n-step out, so both stacks are stored
@@ -82,7 +92,7 @@ class Cpprb:
         self.rows = len(HORIZONS) * steps
         self.buffer = cpprb.PrioritizedReplayBuffer(self.rows, fields, alpha=ALPHA)
 
-    def add(self, moment: Moment) -> None:
+    def add(self, moment: LaneStep) -> None:
         priority = moment.priority[~moment.terminal].T.reshape(-1)
         self.buffer.add(priorities=priority, **moment.rows._asdict())
 
@@ -100,7 +110,7 @@ class Cpprb:
         return self.rows * (2 * STACK * PIXELS + 8 + 4 + 4)
 
 
-class Tianshou:
+class TianshouBuffer:
     """tianshou.data.PrioritizedVectorReplayBuffer: planes once, stacks and n-step on sampling."""
 
     def __init__(self, steps: int, lanes: int) -> None:
@@ -118,7 +128,7 @@ class Tianshou:
         )
         self.n = np.repeat(HORIZONS, BATCH // len(HORIZONS))
 
-    def add(self, moment: Moment) -> None:
+    def add(self, moment: LaneStep) -> None:
         on = np.flatnonzero(~moment.terminal)
         step = self.batch(
             obs=moment.x[on],
@@ -157,7 +167,7 @@ class Tianshou:
         return sum(a.nbytes for a in arrays) + self.buffer.weight._value.nbytes
 
 
-class TorchRL:
+class TorchRLBuffer:
     """torchrl.data.TensorDictPrioritizedReplayBuffer on LazyTensorStorage, two rows a step.
 
     Stacks are stored as int64 words: torch gathers bytes one by one, seven times as slowly.
@@ -177,7 +187,7 @@ class TorchRL:
             batch_size=BATCH,
         )
 
-    def add(self, moment: Moment) -> None:
+    def add(self, moment: LaneStep) -> None:
         priority = moment.priority[~moment.terminal].T.reshape(-1)
         fields = {name: self.torch.from_numpy(v) for name, v in moment.rows._asdict().items()}
         for name in ("x", "x_next"):
@@ -202,4 +212,9 @@ class TorchRL:
         return self.buffer._storage._storage.bytes()
 
 
-CONTESTANTS = {"lookfurther": Ours, "cpprb": Cpprb, "tianshou": Tianshou, "torchrl": TorchRL}
+BUFFERS = {
+    "lookfurther": LookFurtherBuffer,
+    "cpprb": CpprbBuffer,
+    "tianshou": TianshouBuffer,
+    "torchrl": TorchRLBuffer,
+}

@@ -26,44 +26,44 @@ import numpy as np
 
 from benchmarks.measure import (
     Contestant,
-    absences,
     confine,
-    medians,
-    parser,
-    report,
-    surroundings,
-    table,
-    version,
+    format_missing,
+    format_table,
+    installed_version,
+    machine_info,
+    make_parser,
+    median_of_rounds,
+    write_report,
 )
 
 GAME = "ALE/Breakout-v5"
 SAMPLES_PER_STEP = 8.0
 FILL = 10.0  # seconds our replay may take to fill before learning begins
-LONGER = (1, 2, 4)  # times the seconds asked for, until enough is learned to measure
+LENGTH_FACTORS = (1, 2, 4)  # times the seconds asked for, until enough is learned to measure
 
 
-class Ours:
+class LookFurtherTraining:
     """lookfurther.train, as a user calls it."""
 
-    def __init__(self, name: str, fill: float, **settings: Any) -> None:
+    def __init__(self, name: str, fill_seconds: float, **settings: Any) -> None:
         from lookfurther import preset
 
-        self.fill = fill  # seconds until learning has begun, at most
+        self.fill_seconds = fill_seconds  # seconds until learning has begun, at most
         self.config = preset(name, run__checkpoint_period=0, **settings)
 
     def round(self, warm: float, seconds: float) -> dict[str, float]:
         """Rates over so many seconds of learning; where a machine is too slow, over more."""
-        for longer in LONGER:
-            rows = self.rows(warm, longer * seconds)
+        for longer in LENGTH_FACTORS:
+            rows = self.metric_rows(warm, longer * seconds)
             if len(rows) > 1:
                 return self.rates(rows[0], rows[-1])
             print(f"too little was learned in {longer * seconds:.0f} s", flush=True)
         raise RuntimeError("too little was learned: raise --seconds")
 
-    def rows(self, warm: float, seconds: float) -> list[dict[str, float]]:
+    def metric_rows(self, warm: float, seconds: float) -> list[dict[str, float]]:
         """What a training run tells of so many seconds of learning, without the first `warm`."""
         from lookfurther import replace, train
-        from lookfurther.training.metrics import read
+        from lookfurther.training.metrics import read_metrics
 
         with (
             tempfile.TemporaryDirectory() as folder,
@@ -71,11 +71,13 @@ class Ours:
             redirect_stdout(nowhere),
         ):
             if self.config.learner.expert_items:
-                demos = random_play(self.config, Path(folder))
+                demos = save_random_demos(self.config, Path(folder))
                 self.config = replace(self.config, demos=(str(demos),))
-            minutes = (self.fill + warm + seconds) / 60
+            minutes = (self.fill_seconds + warm + seconds) / 60
             train(replace(self.config, run__folder=f"{folder}/run", run__minutes=minutes))
-            rows = [row for row in read(Path(folder, "run", "metrics.jsonl")) if row["updates"]]
+            rows = [
+                row for row in read_metrics(Path(folder, "run", "metrics.jsonl")) if row["updates"]
+            ]
         begun = rows[0]["minutes"] + warm / 60 if rows else 0
         return [row for row in rows if begun <= row["minutes"] <= begun + seconds / 60]
 
@@ -86,29 +88,29 @@ class Ours:
         return {
             "steps_per_second": steps / spent,
             "updates_per_second": updates / spent,
-            "samples_per_step": self.config.batch * updates / steps,
+            "samples_per_step": self.config.batch_size * updates / steps,
             "measured_seconds": spent,
         }
 
 
-def on_two_cores(lanes: int) -> Ours:
-    return Ours(
-        "apex-dqfd" if version("minari") else "no-demos",
+def two_core_training(lanes: int) -> LookFurtherTraining:
+    return LookFurtherTraining(
+        "apex-dqfd" if installed_version("minari") else "no-demos",
         FILL,
         env=GAME,
         actor__lanes=lanes,
         replay__capacity=50_000,
-        replay__start=1_000,
+        replay__learning_starts=1_000,
         learner__samples_per_insert=SAMPLES_PER_STEP,
         run__device="cpu",
         run__log_period=8 * lanes,
     )
 
 
-def random_play(config: Any, root: Path) -> Path:
+def save_random_demos(config: Any, root: Path) -> Path:
     """A set of two short random episodes, where `demos` finds it."""
     from lookfurther.demos.episode import Episode
-    from lookfurther.demos.storage import save
+    from lookfurther.demos.storage import save_episodes
     from lookfurther.envs import make_envs
 
     envs = make_envs(config.env, config.environment, lanes=1, seed=1, threads=1)
@@ -124,16 +126,16 @@ def random_play(config: Any, root: Path) -> Path:
         ended = bool(steps[-1].terminal[0])
         episodes.append(Episode(planes, actions[: len(rewards)], rewards, ended))
     envs.close()
-    return save("random-v0", episodes, envs.spec, "random play", root)
+    return save_episodes("random-v0", episodes, envs.spec, "random play", root)
 
 
-def theirs(source: str, count: int, threads: int, cores: int) -> Any:
-    from benchmarks.stable_baselines import StableBaselines
+def stable_baselines_training(source: str, count: int, threads: int, cores: int) -> Any:
+    from benchmarks.stable_baselines import DefaultDQN
 
-    return StableBaselines(source, count, threads, cores)
+    return DefaultDQN(source, count, threads, cores)
 
 
-def once(options: argparse.Namespace, seconds: float, build: Any, *arguments: Any) -> dict:
+def measure_once(options: argparse.Namespace, seconds: float, build: Any, *arguments: Any) -> dict:
     """The figures of one training in a fresh process; {"absent": why} where it cannot run."""
     with closing(Contestant(build, *arguments)) as trial:
         if trial.absent:
@@ -143,14 +145,16 @@ def once(options: argparse.Namespace, seconds: float, build: Any, *arguments: An
     return figures
 
 
-def choose(options: argparse.Namespace) -> tuple[dict[str, tuple], list[dict]]:
+def choose_peer_settings(options: argparse.Namespace) -> tuple[dict[str, tuple], list[dict]]:
     """The fastest ways to run stable-baselines3 here, and the trials that found them."""
-    if not version("stable-baselines3"):
+    if not installed_version("stable-baselines3"):
         return {}, [{"absent": "stable-baselines3 is not installed"}]
     threads = sorted({1, options.cores})
     trials = []
     for way in itertools.product(("ale-py", "wrappers"), (1, 8, 32), threads):
-        figures = once(options, options.seconds / 4, theirs, *way, options.cores)
+        figures = measure_once(
+            options, options.seconds / 4, stable_baselines_training, *way, options.cores
+        )
         trials.append({"environment": way[0], "count": way[1], "threads": way[2], **figures})
     ways = {}
     for name, counts in (("stable-baselines3", (1,)), ("stable-baselines3, many", (8, 32))):
@@ -163,54 +167,54 @@ def choose(options: argparse.Namespace) -> tuple[dict[str, tuple], list[dict]]:
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """The figures of both, turn about."""
-    ways: dict[str, tuple] = {"lookfurther": (on_two_cores, options.lanes)}
+    ways: dict[str, tuple] = {"lookfurther": (two_core_training, options.lanes)}
     figures: dict[str, dict[str, Any]] = {"lookfurther": {}}
-    found_ways, trials = choose(options)
+    found_ways, trials = choose_peer_settings(options)
     if not found_ways:
         figures["stable-baselines3"] = {"absent": trials[0]["absent"]}
     for name, way in found_ways.items():
-        ways[name] = (theirs, *way)
+        ways[name] = (stable_baselines_training, *way)
         figures[name] = {"way": way, "trials": trials}
     rounds: dict[str, list] = {name: [] for name in ways}
     for _ in range(options.rounds):
         for name, arguments in ways.items():
-            rounds[name].append(once(options, options.seconds, *arguments))
+            rounds[name].append(measure_once(options, options.seconds, *arguments))
     for name, found in rounds.items():
         if "absent" in found[0]:
             sys.exit(f"{name}: {found[0]['absent']}")
-        figures[name] |= medians(found) | {"rounds": found}
+        figures[name] |= median_of_rounds(found) | {"rounds": found}
     return figures
 
 
 def main() -> None:
-    options = parser(__doc__, seconds=60.0)
+    options = make_parser(__doc__, seconds=60.0)
     options.add_argument("--warm", type=float, default=5.0, help="seconds of learning not counted")
     options.add_argument("--lanes", type=int, default=32)
     options.add_argument("--allow-missing", action="store_true", help="run without the peer")
     options = options.parse_args()
     confine(options.cores)
     packages = ["torch", "numpy", "gymnasium", "ale-py", "stable-baselines3", "minari"]
-    where = surroundings(packages)
+    where = machine_info(packages)
     if not where["versions"]["stable-baselines3"] and not options.allow_missing:
         sys.exit("no peer is installed: pip install stable-baselines3, or --allow-missing")
     figures = measure(options)
     result = {
-        "speed_ratio": ratio(figures, "stable-baselines3"),
-        "speed_ratio_many_environments": ratio(figures, "stable-baselines3, many"),
+        "speed_ratio": speed_ratio(figures, "stable-baselines3"),
+        "speed_ratio_many_environments": speed_ratio(figures, "stable-baselines3, many"),
         "lanes": options.lanes,
         "contestants": figures,
         "surroundings": where,
     }
-    report(f"Training on {GAME}", result, _table(figures), options.json)
+    write_report(f"Training on {GAME}", result, _format_figures(figures), options.json)
 
 
-def ratio(figures: dict[str, dict[str, Any]], peer: str) -> float | None:
+def speed_ratio(figures: dict[str, dict[str, Any]], peer: str) -> float | None:
     """Our environment steps per second over the peer's."""
     theirs = figures.get(peer, {}).get("steps_per_second")
     return figures["lookfurther"]["steps_per_second"] / theirs if theirs else None
 
 
-def _table(figures: dict[str, dict[str, Any]]) -> str:
+def _format_figures(figures: dict[str, dict[str, Any]]) -> str:
     keys = ["steps_per_second", "updates_per_second", "samples_per_step"]
     ours = figures["lookfurther"]["steps_per_second"]
     rows = []
@@ -222,7 +226,7 @@ def _table(figures: dict[str, dict[str, Any]]) -> str:
         )
         rows.append([label, *(f[key] for key in keys), ours / f["steps_per_second"]])
     header = ["", "steps/s", "updates/s", "samples/step", "ours is faster by"]
-    return table(header, rows) + absences(figures)
+    return format_table(header, rows) + format_missing(figures)
 
 
 if __name__ == "__main__":

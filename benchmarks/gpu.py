@@ -20,29 +20,29 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.measure import add_json
-from lookfurther.autograd import Passes
+from benchmarks.measure import add_json_option
+from lookfurther.autograd import AutogradPasses
 from lookfurther.config import Config, replace
 from lookfurther.envs import Envs
-from lookfurther.gpu.graphs import AHEAD
-from lookfurther.master_weights import Weights
-from lookfurther.networks import Dueling, builder
+from lookfurther.gpu.graphs import MAX_AHEAD
+from lookfurther.master_weights import MasterWeights
+from lookfurther.networks import DuelingNetwork, make_network_builder
 from lookfurther.presets import preset
-from lookfurther.replay.prioritized import Replay
-from lookfurther.training.build import build_envs, training_envs
+from lookfurther.replay.prioritized import PrioritizedReplay
+from lookfurther.training.build import build_envs, build_training_envs
 from lookfurther.training.run_dir import write_text
-from lookfurther.training.throughput import Bench
-from lookfurther.training.updates import Updates
-from lookfurther.training.weight_sync import Handover
+from lookfurther.training.throughput import ThroughputBenchmark
+from lookfurther.training.updates import UpdateRunner
+from lookfurther.training.weight_sync import WeightSync
 from lookfurther.types import FIRST, TERMINAL, TRUNCATED, Spec
 
 ATARI = Spec("ALE/MontezumaRevenge-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
-CAPTURED, COMPILED = 120, 8  # updates after which weights are compared
-SHOWN = 10  # of the slots that differ
+CAPTURED_UPDATES, COMPILED_UPDATES = 120, 8  # updates after which weights are compared
+MAX_PRINTED = 10  # of the slots that differ
 CUDA = torch.device("cuda")
 
 
-def small(name: str, **settings: Any) -> Config:
+def small_config(name: str, **settings: Any) -> Config:
     """A run whose replay fills in a moment."""
     base = preset(name, env=ATARI.env, demos=("noise",), actor__lanes=8, replay__capacity=16_000)
     return replace(base, run__device="cuda", **settings)
@@ -51,27 +51,29 @@ def small(name: str, **settings: Any) -> Config:
 def weights_after(config: Config, updates: int, captured: bool) -> torch.Tensor:
     """The weights that so many updates lead to, in turns of 1, 2, 4, ... of them."""
     torch.manual_seed(0)
-    bench = Bench(config, 0.0)
-    work = Updates(bench.mixture, bench.new_learner())
-    for recorded in (work.fetch, *work.turns.values()) if not captured else ():
+    bench = ThroughputBenchmark(config, 0.0)
+    work = UpdateRunner(bench.full_mixture, bench.build_learner())
+    for recorded in (
+        (work.prepare_first_batch, *work.graphed_updates.values()) if not captured else ()
+    ):
         recorded.device = torch.device("cpu")  # where a function is called as it is
     while work.learner.updates < updates:
-        work.run(min(work.counted + 1, updates - work.learner.updates))
-    work.learner.check()
+        work.run(min(work.update_count + 1, updates - work.learner.updates))
+    work.learner.raise_if_diverged()
     return torch.cat([p.detach().flatten() for p in work.learner.parameters])
 
 
 def check_updates(precision: str) -> dict[str, float]:
     """Largest difference of weights against others, in units of one Adam step."""
     found = {}
-    config = small("apex-dqfd", run__precision=precision, learner__target_period=9)
+    config = small_config("apex-dqfd", run__precision=precision, learner__target_period=9)
     eager, fused = (replace(config, run__compile=compiled) for compiled in ("off", "on"))
     # Rounding changes which items are drawn, in time: compiled updates are held against eager
     # ones at the start alone.
     for name, one, other, updates in (
-        ("captured against eager", (eager, False), (eager, True), CAPTURED),
-        ("compiled, captured against called", (fused, False), (fused, True), CAPTURED),
-        ("compiled against eager", (eager, False), (fused, True), COMPILED),
+        ("captured against eager", (eager, False), (eager, True), CAPTURED_UPDATES),
+        ("compiled, captured against called", (fused, False), (fused, True), CAPTURED_UPDATES),
+        ("compiled against eager", (eager, False), (fused, True), COMPILED_UPDATES),
     ):
         torch._dynamo.reset()  # what was compiled before counts against its limit
         weights = [
@@ -88,57 +90,59 @@ def check_networks() -> dict[str, float]:
 
     By the learner's own kernels, in float32, that of gradients too, over the largest of each.
     """
-    from lookfurther.gpu.dueling import DuelingPasses
+    from lookfurther.gpu.dueling import FusedDuelingPasses
 
-    found, x = {}, torch.randint(0, 256, (8, *ATARI.observation), dtype=torch.uint8)
+    found, x = {}, torch.randint(0, 256, (8, *ATARI.observation_shape), dtype=torch.uint8)
     for name in ("apex-dqfd", "apex-dqfd-deeper"):
-        network = builder(preset(name).network)(ATARI)
-        assert isinstance(network, Dueling)
+        network = make_network_builder(preset(name).network)(ATARI)
+        assert isinstance(network, DuelingNetwork)
         twin = copy.deepcopy(network).to(CUDA)
         near, far = network(x), twin(x.to(CUDA)).cpu()
         found[f"values, {name}"] = float(((near - far) / near.std()).detach().abs().max())
-        true = with_gradients(Passes(), network, network.prepare(x))
-        own = with_gradients(DuelingPasses(CUDA), twin, x.to(CUDA))
-        found[f"values and gradients by kernels, {name}"] = apart(own, true)
+        true = values_and_gradients(AutogradPasses(), network, network.prepare_inputs(x))
+        own = values_and_gradients(FusedDuelingPasses(CUDA), twin, x.to(CUDA))
+        found[f"values and gradients by kernels, {name}"] = max_relative_difference(own, true)
     return found
 
 
-def with_gradients(passes: Passes, network: nn.Module, inputs: torch.Tensor) -> list[torch.Tensor]:
+def values_and_gradients(
+    passes: AutogradPasses, network: nn.Module, inputs: torch.Tensor
+) -> list[torch.Tensor]:
     """Values, and the gradients of all that is learned for slopes that differ everywhere."""
     q, seen = passes.forward(network, inputs)
     slope = torch.linspace(-1, 2, q.numel(), device=q.device).view(q.shape)
     return [q, *passes.backward(network, seen, slope)]
 
 
-def apart(found: list[torch.Tensor], true: list[torch.Tensor]) -> float:
+def max_relative_difference(found: list[torch.Tensor], true: list[torch.Tensor]) -> float:
     """The largest difference, in units of the largest number of each."""
     pairs = zip(found, true, strict=True)
     return max(float((a.to(b.device) - b).abs().max() / b.abs().max()) for a, b in pairs)
 
 
-class Slot(NamedTuple):
+class SlotDifference(NamedTuple):
     """A slot of a lane, and what of it fresh emulators do not show."""
 
     lane: int
     t: int
-    what: str  # plane, marks or reward, each where it differs
+    fields: str  # plane, marks or reward, each where it differs
     pixels: int
 
 
-def check_films(config: Config, turns: int) -> dict[str, float]:
+def check_replay_contents(config: Config, turns: int) -> dict[str, float]:
     """Slots of a run's replay that fresh emulators, given its actions, do not show again.
 
     Where some differ others play once more: a slot is astray where neither agrees with it.
     """
-    with closing(Bench(config, 0.0)) as bench:
-        loop = bench.loop(bench.empty())
+    with closing(ThroughputBenchmark(config, 0.0)) as bench:
+        loop = bench.build_loop(bench.build_empty_mixture())
         for _ in range(turns):
-            loop.turn()
-        loop.check()
+            loop.run_iteration()
+        loop.raise_if_diverged()
     replay = loop.mixture.agent
-    one = set(_played_again(replay, config))
-    other = set(_played_again(replay, config)) if one else one
-    for slot in sorted(one | other)[:SHOWN]:
+    one = set(_replayed_differences(replay, config))
+    other = set(_replayed_differences(replay, config)) if one else one
+    for slot in sorted(one | other)[:MAX_PRINTED]:
         print(f"  {slot} in {'both' if slot in one & other else 'one of two'}", flush=True)
     total = f"of {replay.inserted:,}"
     return {
@@ -147,20 +151,22 @@ def check_films(config: Config, turns: int) -> dict[str, float]:
     }
 
 
-def _played_again(replay: Replay, config: Config) -> Iterator[Slot]:
+def _replayed_differences(replay: PrioritizedReplay, config: Config) -> Iterator[SlotDifference]:
     """Slots that differ from what fresh emulators show."""
     first = 0
-    for envs in training_envs(partial(build_envs, config.env, config), config):
+    for envs in build_training_envs(partial(build_envs, config.env, config), config):
         lanes = range(first, first := first + envs.lanes)
         with closing(envs):
-            yield from _differences(replay, lanes, envs)
+            yield from _lane_differences(replay, lanes, envs)
 
 
-def _differences(replay: Replay, lanes: range, envs: Envs) -> Iterator[Slot]:
+def _lane_differences(
+    replay: PrioritizedReplay, lanes: range, envs: Envs
+) -> Iterator[SlotDifference]:
     """Slots of lanes whose plane, action's reward or marks are not what `envs` give."""
     held, own = replay.state(), slice(lanes.start, lanes.stop)
     written = int(replay.cursor[own].min())
-    assert written == int(replay.cursor[own].max()) < replay.length
+    assert written == int(replay.cursor[own].max()) < replay.slots_per_lane
     names = ("planes", "actions", "rewards", "marks")
     film = {name: held[name][own, :written].cpu().numpy() for name in names}
     step = envs.reset()
@@ -177,45 +183,45 @@ def _differences(replay: Replay, lanes: range, envs: Envs) -> Iterator[Slot]:
         }
         for i in np.flatnonzero(np.any(list(differs.values()), 0)):
             what = ", ".join(name for name, wrong in differs.items() if wrong[i])
-            yield Slot(lanes[i], t, what, int(pixels[i]))
+            yield SlotDifference(lanes[i], t, what, int(pixels[i]))
 
 
-def check_handover() -> float:
+def check_weight_sync() -> float:
     """Largest difference of the actors' weights from those they should have, turn by turn."""
-    given, own = (Weights(nn.Linear(512, 512, device=CUDA), torch.bfloat16) for _ in (0, 1))
-    handover, apart = Handover(own, [torch.cuda.Stream(), torch.cuda.Stream()]), 0.0
-    acted, learned = own.used[0], given.kept[0].data
+    given, own = (MasterWeights(nn.Linear(512, 512, device=CUDA), torch.bfloat16) for _ in (0, 1))
+    handover, apart = WeightSync(own, [torch.cuda.Stream(), torch.cuda.Stream()]), 0.0
+    acted, learned = own.compute_tensors[0], given.master_tensors[0].data
     for turn in range(100):
         before, after = acted.clone(), learned.to(torch.bfloat16)
-        handover.give(given)
+        handover.publish(given)
         learned += 1.0  # the learner goes on
-        for left in range(AHEAD + 1, 0, -1):
+        for left in range(MAX_AHEAD + 1, 0, -1):
             torch.cuda.synchronize()
             apart = max(apart, float((acted - before).detach().abs().max()))
-            assert handover.turns_left == left, turn
-            handover.turn()
+            assert handover.ticks_left == left, turn
+            handover.tick()
         torch.cuda.synchronize()
         apart = max(apart, float((acted - after).detach().abs().max()))
     return apart
 
 
-def checks() -> Iterator[tuple[str, float]]:
+def run_checks() -> Iterator[tuple[str, float]]:
     """Everything that is held against something else, as it is found."""
     yield from check_networks().items()
-    yield "weights handed over", check_handover()
+    yield "weights handed over", check_weight_sync()
     for precision in ("float32", "bfloat16"):
         yield from check_updates(precision).items()
-    config = preset("apex-dqn", env="ALE/Breakout-v5", environment__cap=300)
-    config = replace(config, replay__start=20_000, replay__capacity=200_000)
-    yield from check_films(config, turns=2_000).items()
+    config = preset("apex-dqn", env="ALE/Breakout-v5", environment__max_episode_length=300)
+    config = replace(config, replay__learning_starts=20_000, replay__capacity=200_000)
+    yield from check_replay_contents(config, turns=2_000).items()
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    add_json(options)
+    add_json_option(options)
     asked = options.parse_args()
     figures: dict[str, Any] = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
-    for name, value in checks():
+    for name, value in run_checks():
         print(f"{name}: {value:.3g}", flush=True)
         figures[name] = value
     if asked.json:

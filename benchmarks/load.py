@@ -21,41 +21,41 @@ from typing import Any, NamedTuple
 from benchmarks.measure import (
     Contestant,
     confine,
-    medians,
-    parser,
-    report,
-    surroundings,
-    table,
+    format_table,
+    machine_info,
+    make_parser,
+    median_of_rounds,
+    write_report,
 )
 from lookfurther import Config, preset, replace
-from lookfurther.system.openmp import BRIEF, CHOICES
+from lookfurther.system.openmp import BRIEF_WAITS, WAIT_VARIABLES
 
 CAPACITY = 20_000  # steps in the replay: what fits several times
 
 
-class Way(NamedTuple):
+class ThreadSettings(NamedTuple):
     """Threads of the learner and of OpenBLAS, 0 for all cores, and how OpenMP's wait."""
 
     threads: int
-    openblas: int
-    variables: dict[str, str]
+    openblas_threads: int
+    environment_variables: dict[str, str]
 
 
-WAYS = {
-    "brief waits, OpenBLAS with one thread (ours)": Way(0, 1, BRIEF),
-    "brief waits": Way(0, 0, BRIEF),
-    "passive waits": Way(0, 0, {"OMP_WAIT_POLICY": "PASSIVE"}),
-    "spinning, the libraries' default": Way(0, 0, {"GOMP_SPINCOUNT": "300000"}),
-    "one thread": Way(1, 1, BRIEF),
+THREAD_SETTINGS = {
+    "brief waits, OpenBLAS with one thread (ours)": ThreadSettings(0, 1, BRIEF_WAITS),
+    "brief waits": ThreadSettings(0, 0, BRIEF_WAITS),
+    "passive waits": ThreadSettings(0, 0, {"OMP_WAIT_POLICY": "PASSIVE"}),
+    "spinning, the libraries' default": ThreadSettings(0, 0, {"GOMP_SPINCOUNT": "300000"}),
+    "one thread": ThreadSettings(1, 1, BRIEF_WAITS),
 }
 
 
-def task(name: str) -> Config:
+def task_config(name: str) -> Config:
     """The configuration of a task, at the small scale."""
     if name == "UnlockPickup":
-        from examples.unlock_pickup import settings
+        from examples.unlock_pickup import make_config
 
-        config = settings(Path("noise"), Path("none"))
+        config = make_config(Path("noise"), Path("none"))
     else:
         config = preset("no-demos", "small", env=TASKS[name])
     return replace(config, replay__capacity=CAPACITY, run__device="cpu")
@@ -64,22 +64,22 @@ def task(name: str) -> Config:
 TASKS = {"CartPole": "CartPole-v1", "UnlockPickup": "", "Pong": "ALE/Pong-v5"}
 
 
-class Training:
+class TrainingRun:
     """A run after its first update."""
 
     def __init__(self, name: str, threads: int, openblas: int) -> None:
         from lookfurther.training import hardware
-        from lookfurther.training.throughput import Bench
+        from lookfurther.training.throughput import ThroughputBenchmark
 
-        bench = Bench(replace(task(name), run__threads=threads), 0.0)
-        hardware.limit_openblas(openblas or hardware.cores())
-        self.loop = bench.learning()
+        bench = ThroughputBenchmark(replace(task_config(name), run__threads=threads), 0.0)
+        hardware.limit_openblas_threads(openblas or hardware.count_cores())
+        self.loop = bench.build_learning_loop()
 
     def round(self, seconds: float) -> dict[str, float]:
         """Rates over `seconds`, at least one turn."""
         before, wall, processor = self.loop.step, time.perf_counter(), time.process_time()
         while True:
-            self.loop.turn()
+            self.loop.run_iteration()
             if (spent := time.perf_counter() - wall) >= seconds:
                 break
         steps = self.loop.step - before
@@ -90,9 +90,9 @@ class Training:
 
 
 @contextmanager
-def waiting(variables: dict[str, str]) -> Iterator[None]:
+def wait_policy(variables: dict[str, str]) -> Iterator[None]:
     """Processes started here read these variables and no others on how to wait."""
-    before = {name: os.environ.pop(name) for name in CHOICES if name in os.environ}
+    before = {name: os.environ.pop(name) for name in WAIT_VARIABLES if name in os.environ}
     os.environ.update(variables)
     yield
     for name in variables:
@@ -101,7 +101,7 @@ def waiting(variables: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def busy(count: int) -> Iterator[None]:
+def busy_processes(count: int) -> Iterator[None]:
     """Processes next to this one that never sleep."""
     command = [sys.executable, "-c", "while True: pass"]
     others = [subprocess.Popen(command) for _ in range(count)]
@@ -117,18 +117,18 @@ def measure(name: str, options: Any) -> dict[str, dict[str, float]]:
     """The figures of each way on a task."""
     with ExitStack() as stack:
         runs = {}
-        for way, (threads, openblas, variables) in WAYS.items():
-            with waiting(variables):
-                run = Contestant(Training, name, threads, openblas)
+        for way, (threads, openblas, variables) in THREAD_SETTINGS.items():
+            with wait_policy(variables):
+                run = Contestant(TrainingRun, name, threads, openblas)
             runs[way] = stack.enter_context(closing(run))
 
         def rounds() -> dict[str, dict[str, float]]:
             turns = range(options.rounds)
             found = [{w: r.call("round", options.seconds) for w, r in runs.items()} for _ in turns]
-            return {way: medians([one[way] for one in found]) for way in runs}
+            return {way: median_of_rounds([one[way] for one in found]) for way in runs}
 
         alone = rounds()
-        with busy(options.busy):
+        with busy_processes(options.busy):
             loaded = rounds()
     fair = options.cores / (options.cores + options.busy)
     figures = {}
@@ -144,13 +144,13 @@ def measure(name: str, options: Any) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    options = parser(__doc__, seconds=3.0)
+    options = make_parser(__doc__, seconds=3.0)
     options.add_argument("--busy", type=int, default=4, help="processes that never sleep")
     options.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     options = options.parse_args()
     confine(options.cores)
     result: dict[str, Any] = {
-        "surroundings": surroundings(["lookfurther", "torch", "ale-py"]),
+        "surroundings": machine_info(["lookfurther", "torch", "ale-py"]),
         "busy": options.busy,
         "tasks": {name: measure(name, options) for name in options.tasks},
     }
@@ -162,8 +162,8 @@ def main() -> None:
         for way, figures in ways.items()
     ]
     header = ["", "steps/s alone", f"next to {options.busy}", "kept", "of the fair share"]
-    text = table([*header, "steps per processor second"], rows)
-    report("Training next to other load", result, text, options.json)
+    text = format_table([*header, "steps per processor second"], rows)
+    write_report("Training next to other load", result, text, options.json)
 
 
 if __name__ == "__main__":

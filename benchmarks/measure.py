@@ -20,30 +20,30 @@ from typing import Any
 
 import torch
 
-from lookfurther.cli.parsing import check_output
+from lookfurther.cli.parsing import check_writable
 from lookfurther.errors import ConfigError
 from lookfurther.system.processes import safe_import_path
 from lookfurther.training.run_dir import write_text
 
-ROOT = Path(__file__).parents[1]
+REPOSITORY_ROOT = Path(__file__).parents[1]
 
 
-def parser(doc: str | None, seconds: float) -> argparse.ArgumentParser:
+def make_parser(doc: str | None, seconds: float) -> argparse.ArgumentParser:
     """The options every benchmark has; `seconds` is what one round of one contestant takes."""
     options = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
-    add_json(options)
+    add_json_option(options)
     options.add_argument("--seconds", type=float, default=seconds, help="length of a round")
     options.add_argument("--rounds", type=int, default=3, help="rounds; the median is reported")
     options.add_argument("--cores", type=int, default=2, help="cores to use, and threads of each")
     return options
 
 
-def add_json(options: argparse.ArgumentParser) -> None:
+def add_json_option(options: argparse.ArgumentParser) -> None:
     """--json FILE, refused before anything is measured where it cannot be written."""
 
     def output(word: str) -> Path:
         try:
-            check_output("--json", path := Path(word))
+            check_writable("--json", path := Path(word))
         except ConfigError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
         return path
@@ -61,20 +61,20 @@ def confine(cores: int) -> None:
     os.sched_setaffinity(0, allowed[:cores])
 
 
-def surroundings(packages: Sequence[str]) -> dict[str, Any]:
+def machine_info(packages: Sequence[str]) -> dict[str, Any]:
     """The hardware, the versions and the commit that figures belong to."""
     return {
-        "cpu": _cpu(),
+        "cpu": _cpu_model(),
         "cores": sorted(os.sched_getaffinity(0)),
         "platform": platform.platform(),
         "python": platform.python_version(),
-        "versions": {package: version(package) for package in packages},
-        "commit": _commit(),
+        "versions": {package: installed_version(package) for package in packages},
+        "commit": _git_commit(),
         "load_at_start": os.getloadavg()[0],
     }
 
 
-def version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
     """The installed version, or None."""
     try:
         return importlib.metadata.version(package)
@@ -82,17 +82,17 @@ def version(package: str) -> str | None:
         return None
 
 
-def _cpu() -> str:
+def _cpu_model() -> str:
     output = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout
     named = (line.partition(":")[2] for line in output.splitlines() if "Model name" in line)
     return next(named, platform.machine()).strip()
 
 
-def _commit() -> str:
+def _git_commit() -> str:
     """The commit of this checkout, with + if files differ from it; "none" outside a repository."""
     if not shutil.which("git"):
         return "none"
-    git = ["git", "-C", str(ROOT)]
+    git = ["git", "-C", str(REPOSITORY_ROOT)]
     head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     if head.returncode:
         return "none"
@@ -100,14 +100,14 @@ def _commit() -> str:
     return head.stdout.strip() + ("+" if dirty else "")
 
 
-def medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
+def median_of_rounds(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
     """The median of each figure over the rounds."""
     return {key: statistics.median(r[key] for r in rounds) for key in rounds[0]}
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def format_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Plain columns: the first to the left, figures to the right."""
-    text = [list(header), *([_cell(value) for value in row] for row in rows)]
+    text = [list(header), *([_format_cell(value) for value in row] for row in rows)]
     widths = [max(len(line[column]) for line in text) for column in range(len(header))]
     lines = []
     for line in text:
@@ -116,20 +116,20 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(lines)
 
 
-def absences(figures: dict[str, dict[str, Any]]) -> str:
+def format_missing(figures: dict[str, dict[str, Any]]) -> str:
     """A line for each contestant that could not run, and why."""
     return "".join(
         f"\n{name} absent: {f['absent']}" for name, f in figures.items() if "absent" in f
     )
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return str(value)
 
 
-def report(title: str, result: dict[str, Any], text: str, path: Path | None) -> None:
+def write_report(title: str, result: dict[str, Any], text: str, path: Path | None) -> None:
     """Print the table under its surroundings, and write `result` where asked."""
     where = result["surroundings"]
     versions = ", ".join(f"{name} {v or 'absent'}" for name, v in where["versions"].items())
@@ -149,7 +149,7 @@ class Contestant:
     def __init__(self, build: Callable[..., Any], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, build, arguments))
+        self.process = context.Process(target=_serve_calls, args=(theirs, build, arguments))
         with safe_import_path():
             self.process.start()
         theirs.close()
@@ -175,7 +175,7 @@ class Contestant:
         return answer
 
 
-def _serve(pipe: Connection, build: Callable[..., Any], arguments: tuple) -> None:
+def _serve_calls(pipe: Connection, build: Callable[..., Any], arguments: tuple) -> None:
     """Build the object, then answer calls until the pipe closes."""
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     try:
@@ -198,7 +198,7 @@ def _serve(pipe: Connection, build: Callable[..., Any], arguments: tuple) -> Non
             pipe.send((traceback.format_exc(), None))
 
 
-def resident() -> int:
+def resident_bytes() -> int:
     """Bytes of this process in memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -15,15 +15,21 @@ from typing import Any
 
 import torch
 
-from benchmarks.end_to_end import Ours, once, ratio
-from benchmarks.measure import medians, parser, report, surroundings, table
+from benchmarks.end_to_end import LookFurtherTraining, measure_once, speed_ratio
+from benchmarks.measure import (
+    format_table,
+    machine_info,
+    make_parser,
+    median_of_rounds,
+    write_report,
+)
 
 LANES, BATCH = 128, 256
 SAMPLES_PER_STEP = 20.0
 
 
-def ours(name: str, fill: float) -> Ours:
-    return Ours(
+def our_training(name: str, fill: float) -> LookFurtherTraining:
+    return LookFurtherTraining(
         name,
         fill,
         env="ALE/MontezumaRevenge-v5",
@@ -33,14 +39,14 @@ def ours(name: str, fill: float) -> Ours:
     )
 
 
-def theirs(network: str) -> Any:
-    from benchmarks.stable_baselines import OnGpu
+def peer_training(network: str) -> Any:
+    from benchmarks.stable_baselines import GpuDQN
 
-    return OnGpu(network, LANES, BATCH, SAMPLES_PER_STEP)
+    return GpuDQN(network, LANES, BATCH, SAMPLES_PER_STEP)
 
 
 def main() -> None:
-    options = parser(__doc__, seconds=20.0)
+    options = make_parser(__doc__, seconds=20.0)
     options.add_argument("--warm", type=float, default=5.0, help="seconds of learning not counted")
     options.add_argument(
         "--fill", type=float, default=80.0, help="seconds to our first update, at most"
@@ -49,28 +55,31 @@ def main() -> None:
     asked = options.parse_args()
     if not torch.cuda.is_available():
         sys.exit("there is no GPU here: benchmarks.end_to_end compares on a CPU")
-    where = surroundings(["torch", "numpy", "gymnasium", "ale-py", "stable-baselines3", "minari"])
+    where = machine_info(["torch", "numpy", "gymnasium", "ale-py", "stable-baselines3", "minari"])
     network = "dueling-deeper" if "deeper" in asked.preset else "dueling"
-    ways = {"lookfurther": (ours, asked.preset, asked.fill), "stable-baselines3": (theirs, network)}
+    ways = {
+        "lookfurther": (our_training, asked.preset, asked.fill),
+        "stable-baselines3": (peer_training, network),
+    }
     rounds: dict[str, list[dict]] = {name: [] for name in ways}
     for _ in range(asked.rounds):
         for name, way in ways.items():
-            found = once(asked, asked.seconds, *way)
+            found = measure_once(asked, asked.seconds, *way)
             if "absent" in found:
                 sys.exit(f"{name}: {found['absent']}")
             rounds[name].append(found)
-    figures: dict[str, Any] = {name: medians(found) for name, found in rounds.items()}
+    figures: dict[str, Any] = {name: median_of_rounds(found) for name, found in rounds.items()}
     keys = ["steps_per_second", "updates_per_second", "samples_per_step"]
     rows = [[name, *(f[key] for key in keys)] for name, f in figures.items()]
     result = {
-        "speed_ratio": ratio(figures, "stable-baselines3"),
+        "speed_ratio": speed_ratio(figures, "stable-baselines3"),
         "gpu": torch.cuda.get_device_name(0),
         "contestants": figures,
         "surroundings": where,
     }
-    text = table(["", "steps/s", "updates/s", "samples/step"], rows)
+    text = format_table(["", "steps/s", "updates/s", "samples/step"], rows)
     text += f"\nours is faster by {result['speed_ratio']:.1f}"
-    report("Training on Montezuma's Revenge, one GPU", result, text, asked.json)
+    write_report("Training on Montezuma's Revenge, one GPU", result, text, asked.json)
 
 
 if __name__ == "__main__":

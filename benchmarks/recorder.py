@@ -26,14 +26,22 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import ROOT, confine, medians, parser, report, surroundings, table
-from lookfurther.system.processes import helper_environment, python_command
+from benchmarks.measure import (
+    REPOSITORY_ROOT,
+    confine,
+    format_table,
+    machine_info,
+    make_parser,
+    median_of_rounds,
+    write_report,
+)
+from lookfurther.system.processes import python_command, subprocess_environment
 
 GAME = "ALE/Freeway-v5"  # lasts for two minutes, however it is played
 KEYS = ("ArrowUp", "ArrowDown", "Space")
 # Runs before the page's own script, in the page and in the worker that draws: notes when keys go
 # down, and what each picture shows.
-WATCH = """{
+PAGE_INSTRUMENTATION = """{
 const notes = window.notes = { pressed: [] };
 const inside = `{
 const Plain = WebSocket, notes = { shown: [], drawn: [] }, channel = new BroadcastChannel("notes");
@@ -70,7 +78,7 @@ Worker.prototype.postMessage = function (data, ...more) {
   return post.call(this, data, ...more);
 };
 }"""
-COLLECT = """
+COLLECT_SCRIPT = """
 const done = arguments[0], channel = new BroadcastChannel("notes");
 channel.onmessage = ({ data }) => {
   done({ pressed: notes.pressed.splice(0), ...data }); channel.close();
@@ -82,7 +90,7 @@ channel.postMessage("");
 NO_BROWSER = "no chromedriver here: run make browser, or install Chromium and its driver"
 
 
-def browser(profile: Path, size: str = "1280,800") -> Any:
+def start_browser(profile: Path, size: str = "1280,800") -> Any:
     """Headless Chromium with a profile of its own."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
@@ -101,11 +109,13 @@ def browser(profile: Path, size: str = "1280,800") -> Any:
     return webdriver.Chrome(options, Service(driver))
 
 
-def start(folder: Path) -> tuple[subprocess.Popen[str], str]:
+def start_recorder(folder: Path) -> tuple[subprocess.Popen[str], str]:
     """A recorder in a process of its own, and its address."""
     command = python_command("-m", "lookfurther", "record", GAME)
-    environment = helper_environment() | {"MINARI_DATASETS_PATH": str(folder)}
-    server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    environment = subprocess_environment() | {"MINARI_DATASETS_PATH": str(folder)}
+    server = subprocess.Popen(
+        command, cwd=REPOSITORY_ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    )
     assert server.stdout is not None
     address = re.search(r"http://\S+", server.stdout.readline())
     if address is None:
@@ -113,7 +123,7 @@ def start(folder: Path) -> tuple[subprocess.Popen[str], str]:
     return server, address[0]
 
 
-class Keyboard:
+class BrowserKeyboard:
     """Real key events, by the browser's own protocol: selenium would take part of the cores."""
 
     def __init__(self, page: Any) -> None:
@@ -125,7 +135,7 @@ class Keyboard:
         self._socket = connect(pages[0]["webSocketDebuggerUrl"], max_size=None)
         self._sent = 0
 
-    def key(self, code: str, kind: str) -> None:
+    def send_key(self, code: str, kind: str) -> None:
         """keyDown or keyUp."""
         self._sent += 1
         facts = {"type": kind, "code": code, "key": code}
@@ -137,34 +147,34 @@ class Keyboard:
         self._socket.close()
 
 
-def play(page: Any, keyboard: Keyboard, seconds: float) -> dict[str, float]:
+def play_random_keys(page: Any, keyboard: BrowserKeyboard, seconds: float) -> dict[str, float]:
     """Figures of so many seconds of keys at random moments."""
-    page.execute_async_script(COLLECT)
+    page.execute_async_script(COLLECT_SCRIPT)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         code = random.choice(KEYS)
-        keyboard.key(code, "keyDown")
+        keyboard.send_key(code, "keyDown")
         time.sleep(random.uniform(0.03, 0.1))
-        keyboard.key(code, "keyUp")
+        keyboard.send_key(code, "keyUp")
         time.sleep(random.uniform(0.03, 0.1))
-    return figures(page.execute_async_script(COLLECT))
+    return summarize_timings(page.execute_async_script(COLLECT_SCRIPT))
 
 
-def figures(notes: dict[str, list[list[float]]]) -> dict[str, float]:
+def summarize_timings(notes: dict[str, list[list[float]]]) -> dict[str, float]:
     """What the browser's notes come to."""
     shown, drawn = notes["shown"], notes["drawn"]
-    waits = _waits(notes["pressed"], shown)
+    waits = _key_latencies(notes["pressed"], shown)
     return {
         "frames_per_second": (len(shown) - 1) / (shown[-1][0] - shown[0][0]) * 1000,
         "drawn_per_second": (len(drawn) - 1) / (drawn[-1][0] - drawn[0][0]) * 1000,
         "key_to_frame_ms": statistics.median(waits),
         "key_to_frame_ms_p95": sorted(waits)[int(0.95 * len(waits))],
-        "key_to_drawn_ms": statistics.median(_waits(notes["pressed"], drawn)),
+        "key_to_drawn_ms": statistics.median(_key_latencies(notes["pressed"], drawn)),
         "keys": len(waits),
     }
 
 
-def _waits(pressed: list[list[float]], frames: list[list[float]]) -> list[float]:
+def _key_latencies(pressed: list[list[float]], frames: list[list[float]]) -> list[float]:
     """For each key, the time to the first frame that answers it or a later one."""
     waits = []
     for moment, number in pressed:
@@ -176,15 +186,19 @@ def _waits(pressed: list[list[float]], frames: list[list[float]]) -> list[float]
 def measure(options: argparse.Namespace) -> list[dict[str, float]]:
     """The rounds, one after another in one page."""
     with tempfile.TemporaryDirectory() as folder:
-        server, address = start(Path(folder))
-        page = browser(Path(folder) / ".profile")
+        server, address = start_recorder(Path(folder))
+        page = start_browser(Path(folder) / ".profile")
         try:
-            page.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": WATCH})
+            page.execute_cdp_cmd(
+                "Page.addScriptToEvaluateOnNewDocument", {"source": PAGE_INSTRUMENTATION}
+            )
             page.get(address)
             time.sleep(2)
-            with closing(Keyboard(page)) as keyboard:
-                play(page, keyboard, 2)
-                return [play(page, keyboard, options.seconds) for _ in range(options.rounds)]
+            with closing(BrowserKeyboard(page)) as keyboard:
+                play_random_keys(page, keyboard, 2)
+                return [
+                    play_random_keys(page, keyboard, options.seconds) for _ in range(options.rounds)
+                ]
         finally:
             page.quit()
             server.terminate()
@@ -192,14 +206,14 @@ def measure(options: argparse.Namespace) -> list[dict[str, float]]:
 
 
 def main() -> None:
-    options = parser(__doc__, seconds=20.0).parse_args()
+    options = make_parser(__doc__, seconds=20.0).parse_args()
     confine(options.cores)
-    where = surroundings(["uvicorn", "starlette", "websockets", "ale-py", "selenium"])
+    where = machine_info(["uvicorn", "starlette", "websockets", "ale-py", "selenium"])
     rounds = measure(options)
-    result = medians(rounds) | {"rounds": rounds, "surroundings": where}
+    result = median_of_rounds(rounds) | {"rounds": rounds, "surroundings": where}
     result["load_at_end"] = os.getloadavg()[0]
-    rows = [[name.replace("_", " "), value] for name, value in medians(rounds).items()]
-    report(f"{GAME} in headless Chromium", result, table(["", ""], rows), options.json)
+    rows = [[name.replace("_", " "), value] for name, value in median_of_rounds(rounds).items()]
+    write_report(f"{GAME} in headless Chromium", result, format_table(["", ""], rows), options.json)
 
 
 if __name__ == "__main__":

@@ -22,39 +22,39 @@ from typing import Any
 
 import numpy as np
 
-from analysis.films import BATCH, HORIZONS, PIXELS, STACK, Film, Moment
-from benchmarks.buffers import CONTESTANTS, Buffer
+from analysis.films import BATCH, HORIZONS, PIXELS, STACK, LaneStep, SyntheticTrajectories
+from benchmarks.buffers import BUFFERS, Buffer
 from benchmarks.measure import (
     Contestant,
-    absences,
     available_memory,
     confine,
-    medians,
-    parser,
-    report,
-    resident,
-    surroundings,
-    table,
+    format_missing,
+    format_table,
+    machine_info,
+    make_parser,
+    median_of_rounds,
+    resident_bytes,
+    write_report,
 )
 
-ROW = 2 * len(HORIZONS) * STACK * PIXELS  # bytes of a step as two whole transitions
+BYTES_PER_STEP = 2 * len(HORIZONS) * STACK * PIXELS  # bytes of a step as two whole transitions
 
 
-class Trial:
+class BufferTrial:
     """One contestant, filled, checked and ready for rounds; lives in a process of its own."""
 
     def __init__(self, build: Callable[[int, int], Buffer], steps: int, lanes: int) -> None:
-        self.film, self.time, self.steps = Film(lanes), 0, steps - steps % lanes
+        self.film, self.time, self.steps = SyntheticTrajectories(lanes), 0, steps - steps % lanes
         self._warm(build(16 * lanes, lanes))
-        before = resident()
+        before = resident_bytes()
         self.buffer = build(steps, lanes)
         for _ in range(steps // lanes):
             self.buffer.add(self._next())
-        self.resident = resident() - before
+        self.resident = resident_bytes() - before
         for _ in range(10):
             batch, weight, item = self.buffer.sample()
             assert len(weight) == BATCH
-            self.film.check(batch, self.time - 1)
+            self.film.check_batch(batch, self.time - 1)
             self.buffer.update(item, self._priorities())
 
     def bytes_per_step(self) -> dict[str, float]:
@@ -96,27 +96,27 @@ class Trial:
     def _warm(self, buffer: Buffer) -> None:
         """Use a small one first, so that resident memory grows by the buffer, not by its code."""
         for t in range(32):
-            buffer.add(self.film.moment(t))
+            buffer.add(self.film.lane_step(t))
         buffer.update(buffer.sample()[2], self._priorities())
 
-    def _next(self) -> Moment:
+    def _next(self) -> LaneStep:
         self.time += 1
-        return self.film.moment(self.time - 1)
+        return self.film.lane_step(self.time - 1)
 
     def _priorities(self) -> np.ndarray:
-        return self.film.random.lognormal(0, 1, BATCH).astype(np.float32)
+        return self.film.rng.lognormal(0, 1, BATCH).astype(np.float32)
 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Figures of every contestant: all are built, then take turns round by round."""
-    need = options.steps * (2 * ROW + 2 * PIXELS) + 4 * 2**30
+    need = options.steps * (2 * BYTES_PER_STEP + 2 * PIXELS) + 4 * 2**30
     if need > available_memory():
         sys.exit(f"{options.steps} steps need {need / 2**30:.0f} GiB of memory: use fewer --steps")
     with ExitStack() as stack:
         trials: dict[str, Contestant] = {}
         figures: dict[str, dict[str, Any]] = {}
-        for name, build in CONTESTANTS.items():
-            trial = Contestant(Trial, build, options.steps, options.lanes)
+        for name, build in BUFFERS.items():
+            trial = Contestant(BufferTrial, build, options.steps, options.lanes)
             stack.enter_context(closing(trial))
             if trial.absent:
                 figures[name] = {"absent": trial.absent}
@@ -130,18 +130,18 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
                 rounds[name].append(trial.call("round", options.seconds))
         for name, trial in trials.items():
             size = trial.call("bytes_per_step")
-            figures[name] = medians(rounds[name]) | size | {"rounds": rounds[name]}
-    return {name: figures[name] for name in CONTESTANTS}
+            figures[name] = median_of_rounds(rounds[name]) | size | {"rounds": rounds[name]}
+    return {name: figures[name] for name in BUFFERS}
 
 
 def main() -> None:
-    options = parser(__doc__, seconds=2.0)
+    options = make_parser(__doc__, seconds=2.0)
     options.add_argument("--steps", type=int, default=50_000, help="steps stored by each")
     options.add_argument("--lanes", type=int, default=32)
     options.add_argument("--allow-missing", action="store_true", help="run without any peer")
     options = options.parse_args()
     confine(options.cores)
-    where = surroundings(["torch", "numpy", "cpprb", "tianshou", "torchrl"])
+    where = machine_info(["torch", "numpy", "cpprb", "tianshou", "torchrl"])
     figures = measure(options)
     peers = [
         f["seconds_per_batch"] for n, f in figures.items() if n != "lookfurther" and "rounds" in f
@@ -155,10 +155,15 @@ def main() -> None:
         "contestants": figures,
         "surroundings": where,
     }
-    report(f"Prioritized replay of {options.steps:,} steps", result, _table(figures), options.json)
+    write_report(
+        f"Prioritized replay of {options.steps:,} steps",
+        result,
+        _format_figures(figures),
+        options.json,
+    )
 
 
-def _table(figures: dict[str, dict[str, Any]]) -> str:
+def _format_figures(figures: dict[str, dict[str, Any]]) -> str:
     header = [
         "",
         "adds/s",
@@ -178,7 +183,7 @@ def _table(figures: dict[str, dict[str, Any]]) -> str:
         batch = f["seconds_per_batch"]
         size = [f["bytes_per_step"], f["resident_bytes_per_step"]]
         rows.append([name, *rates, batch * 1e3, batch / ours, *size])
-    return table(header, rows) + absences(figures)
+    return format_table(header, rows) + format_missing(figures)
 
 
 if __name__ == "__main__":

@@ -16,41 +16,48 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.measure import add_json, confine, report, surroundings, table, version
+from benchmarks.measure import (
+    add_json_option,
+    confine,
+    format_table,
+    installed_version,
+    machine_info,
+    write_report,
+)
 from lookfurther.demos.episode import Episode
-from lookfurther.demos.go_explore import Progress, SearchOptions, run_search
+from lookfurther.demos.go_explore import SearchConfig, SearchProgress, run_search
 from lookfurther.demos.importers import action_sequence
 from lookfurther.envs.emulator import game_of, rom_digest
 
-SPOKEN = 60  # seconds after which an unchanged score is printed again
+PRINT_PERIOD = 60  # seconds after which an unchanged score is printed again
 
 
-class Curve:
+class SearchCurve:
     """The points at which the best score rose, and the last of all."""
 
     def __init__(self) -> None:
-        self.points: list[Progress] = []
-        self.last = Progress(0, 0.0, 0, 0.0, 0)
-        self.spoken = 0.0
+        self.points: list[SearchProgress] = []
+        self.last = SearchProgress(0, 0.0, 0, 0.0, 0)
+        self.last_printed = 0.0
 
-    def __call__(self, progress: Progress) -> None:
-        rose = progress.score > self.last.score
+    def __call__(self, progress: SearchProgress) -> None:
+        rose = progress.best_score > self.last.best_score
         self.last = progress
         if rose:
             self.points.append(progress)
-        if rose or progress.seconds > self.spoken + SPOKEN:
-            self.spoken = progress.seconds
-            print(line(progress), flush=True)
+        if rose or progress.seconds > self.last_printed + PRINT_PERIOD:
+            self.last_printed = progress.seconds
+            print(format_progress(progress), flush=True)
 
 
-def line(progress: Progress) -> str:
+def format_progress(progress: SearchProgress) -> str:
     return (
-        f"{progress.frames:12,} frames {progress.seconds:7.0f} s {progress.cells:8,} cells"
-        f" {progress.score:8,.0f} points in {progress.steps:,} steps"
+        f"{progress.frames:12,} frames {progress.seconds:7.0f} s {progress.num_cells:8,} cells"
+        f" {progress.best_score:8,.0f} points in {progress.best_steps:,} steps"
     )
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("env", nargs="?", default="ALE/MontezumaRevenge-v5")
     options.add_argument("--minutes", type=float, default=20.0)
@@ -58,15 +65,15 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--cores", type=int, default=2, help="cores to use, and processes")
     options.add_argument("--demonstration", type=Path, help="write the best play to this .npz")
-    add_json(options)
+    add_json_option(options)
     return options.parse_args()
 
 
 def main() -> None:
-    given = arguments()
+    given = parse_arguments()
     confine(given.cores)
-    where, curve = surroundings(["numpy", "ale-py"]), Curve()
-    options = SearchOptions(given.env, given.budget, given.minutes, given.cores, given.seed)
+    where, curve = machine_info(["numpy", "ale-py"]), SearchCurve()
+    options = SearchConfig(given.env, given.budget, given.minutes, given.cores, given.seed)
     best = run_search(options, curve)[0]
     result = {
         "env": given.env,
@@ -78,15 +85,17 @@ def main() -> None:
         "curve": [point._asdict() for point in [*curve.points, curve.last]],
         "surroundings": where,
     }
-    text = table(Progress._fields, [*curve.points, curve.last])
-    report(f"{given.env}, {given.cores} processes", result, text, given.json)
+    text = format_table(SearchProgress._fields, [*curve.points, curve.last])
+    write_report(f"{given.env}, {given.cores} processes", result, text, given.json)
     if given.demonstration:
-        write(given.demonstration, best, options, curve.last)
+        write_demonstration(given.demonstration, best, options, curve.last)
 
 
-def write(path: Path, episode: Episode, options: SearchOptions, last: Progress) -> None:
+def write_demonstration(
+    path: Path, episode: Episode, options: SearchConfig, last: SearchProgress
+) -> None:
     """A play as an action sequence, and a JSON file that says where it comes from."""
-    action_sequence.write(path, episode, options.env)
+    action_sequence.write_action_sequence(path, episode, options.env)
     assert episode.audit is not None
     game = game_of(options.env)
     told = {
@@ -95,9 +104,13 @@ def write(path: Path, episode: Episode, options: SearchOptions, last: Progress) 
         "steps": len(episode),
         "terminal": episode.terminal,
         "audit": asdict(episode.audit),
-        "found_by": {"frames": last.frames, "cells": last.cells}
+        "found_by": {"frames": last.frames, "cells": last.num_cells}
         | {name: getattr(options, name) for name in ("processes", "seed")},
-        "emulator": {"game": game, "rom_sha256": rom_digest(game), "ale_py": version("ale-py")},
+        "emulator": {
+            "game": game,
+            "rom_sha256": rom_digest(game),
+            "ale_py": installed_version("ale-py"),
+        },
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
     }
     path.with_suffix(".json").write_text(json.dumps(told, indent=2) + "\n")

@@ -18,20 +18,20 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
-from lookfurther.config import Network
-from lookfurther.networks import builder
-from lookfurther.system.cores import cores
+from lookfurther.config import NetworkConfig
+from lookfurther.networks import make_network_builder
+from lookfurther.system.cores import count_cores
 from lookfurther.types import Spec
 
 ACTIONS = 18
-BUFFER = 20_000  # transitions of 56 kB: its default of a million would take 56 GB
+BUFFER_SIZE = 20_000  # transitions of 56 kB: its default of a million would take 56 GB
 
 
-class Games(VecEnv):
+class AleVectorEnv(VecEnv):
     """ale-py's vector environment as stable-baselines3 expects it, adapted as its AtariWrapper."""
 
     def __init__(self, game: str, count: int, threads: int, full_actions: bool = False) -> None:
-        self.games = AtariVectorEnv(
+        self.envs = AtariVectorEnv(
             game,
             count,
             num_threads=threads,
@@ -40,17 +40,17 @@ class Games(VecEnv):
             reward_clipping=True,
             autoreset_mode=AutoresetMode.SAME_STEP,
         )
-        space = self.games.single_observation_space, self.games.single_action_space
+        space = self.envs.single_observation_space, self.envs.single_action_space
         super().__init__(count, *space)
 
     def reset(self) -> np.ndarray:
-        return self.games.reset(seed=0)[0]
+        return self.envs.reset(seed=0)[0]
 
     def step_async(self, actions: np.ndarray) -> None:
-        self.games.send(actions)
+        self.envs.send(actions)
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict]]:
-        observation, reward, terminal, truncated, info = self.games.recv()
+        observation, reward, terminal, truncated, info = self.envs.recv()
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         ended = terminal | truncated
         for i in np.flatnonzero(ended):
@@ -59,10 +59,10 @@ class Games(VecEnv):
         return observation, reward.astype(np.float32), ended, infos
 
     def close(self) -> None:
-        self.games.close()
+        self.envs.close()
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        return [getattr(self.games, attr_name)] * self.num_envs
+        return [getattr(self.envs, attr_name)] * self.num_envs
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         raise NotImplementedError
@@ -74,7 +74,7 @@ class Games(VecEnv):
         return [False] * self.num_envs
 
 
-def wrapped(count: int) -> VecEnv:
+def make_wrapped_envs(count: int) -> VecEnv:
     """stable-baselines3's own way: one Python environment after another, frames shrunk by cv2."""
     import cv2  # noqa: F401
     from stable_baselines3.common.env_util import make_atari_env
@@ -84,7 +84,7 @@ def wrapped(count: int) -> VecEnv:
     return VecFrameStack(make_atari_env("ALE/Breakout-v5", count, env_kwargs=plain), 4)
 
 
-class Stopwatch(BaseCallback):
+class ThroughputCallback(BaseCallback):
     """Counts steps and updates for `seconds`, beginning `warm` seconds after learning has.
 
     It looks only at the first step after updates, so that whole cycles of both are counted.
@@ -108,13 +108,13 @@ class Stopwatch(BaseCallback):
         return len(self.marks) < 2 or now - self.marks[0][0] < self.seconds
 
 
-class Timed:
+class TimedDQN:
     """A DQN that is trained against the clock."""
 
     model: DQN
 
     def round(self, warm: float, seconds: float) -> dict[str, float]:
-        watch = Stopwatch(warm, seconds)
+        watch = ThroughputCallback(warm, seconds)
         self.model.learn(10**9, callback=watch)
         (t0, s0, u0), (t1, s1, u1) = watch.marks
         return {
@@ -125,15 +125,17 @@ class Timed:
         }
 
 
-class StableBaselines(Timed):
+class DefaultDQN(TimedDQN):
     """DQN with its default settings: 32 samples learned every 4 steps of each environment."""
 
     def __init__(self, source: str, count: int, threads: int, used: int) -> None:
         torch.set_num_threads(threads)
         self.model = DQN(
             "CnnPolicy",
-            Games("breakout", count, used) if source == "ale-py" else wrapped(count),
-            buffer_size=BUFFER,
+            AleVectorEnv("breakout", count, used)
+            if source == "ale-py"
+            else make_wrapped_envs(count),
+            buffer_size=BUFFER_SIZE,
             gradient_steps=count,  # of 32 samples each, for the 4 x count steps of a rollout
             exploration_initial_eps=0.05,  # as after the first tenth of a training
             device="cpu",
@@ -141,33 +143,33 @@ class StableBaselines(Timed):
         )
 
 
-class Whole(BaseFeaturesExtractor):
+class DuelingExtractor(BaseFeaturesExtractor):
     """A network of ours as what stable-baselines3 puts one last layer on."""
 
     def __init__(self, space: Box, name: Any, game: str) -> None:
         spec = Spec(game, (1, *space.shape[1:]), space.shape[0], "uint8", ACTIONS, 255.0)
         super().__init__(space, ACTIONS)
-        self.network = builder(Network(name=name))(spec)
+        self.network = make_network_builder(NetworkConfig(name=name))(spec)
 
     def forward(self, observations: Tensor) -> Tensor:
         return self.network(observations)
 
 
-class OnGpu(Timed):
+class GpuDQN(TimedDQN):
     """DQN with our network, our batch and our ratio of samples to steps, on a GPU."""
 
     def __init__(self, network: str, lanes: int, batch: int, samples_per_step: float) -> None:
         game = "montezuma_revenge"
         self.model = DQN(
             "CnnPolicy",
-            Games(game, lanes, cores(), full_actions=True),
-            buffer_size=BUFFER,
+            AleVectorEnv(game, lanes, count_cores(), full_actions=True),
+            buffer_size=BUFFER_SIZE,
             batch_size=batch,
             train_freq=1,
             gradient_steps=round(lanes * samples_per_step / batch),
             exploration_initial_eps=0.05,
             policy_kwargs={
-                "features_extractor_class": Whole,
+                "features_extractor_class": DuelingExtractor,
                 "features_extractor_kwargs": {"name": network, "game": game},
                 "net_arch": [],
                 "normalize_images": False,  # the network does that

@@ -19,25 +19,25 @@ import numpy as np
 
 from benchmarks.measure import (
     Contestant,
-    absences,
     confine,
-    medians,
-    parser,
-    report,
-    resident,
-    surroundings,
-    table,
+    format_missing,
+    format_table,
+    machine_info,
+    make_parser,
+    median_of_rounds,
+    resident_bytes,
+    write_report,
 )
-from lookfurther.config import Environment
+from lookfurther.config import EnvConfig
 from lookfurther.demos import storage
 from lookfurther.demos.episode import Episode
 from lookfurther.types import Spec
 
-NAME = "bench/episode-v0"
-CHUNK = 64  # planes packed together, in the ways that pack
+DATASET_NAME = "bench/episode-v0"
+PLANES_PER_CHUNK = 64  # planes packed together, in the ways that pack
 
 
-class Way:
+class StorageFormat:
     """One way to keep an episode."""
 
     def __init__(self, name: str, episode: Path, spec: Spec) -> None:
@@ -58,9 +58,9 @@ class Way:
         """Write the episode and read it back: MB, seconds and MB of memory above its own."""
         root = Path(tempfile.mkdtemp())
         try:
-            write_s, write_peak = measured(lambda: self.write(root))
+            write_s, write_peak = time_and_memory(lambda: self.write(root))
             size = sum(f.stat().st_size for f in root.rglob("*") if f.is_file())
-            read_s, read_peak = measured(lambda: self.read(root))
+            read_s, read_peak = time_and_memory(lambda: self.read(root))
             if not np.array_equal(self.read(root), self.planes):
                 raise AssertionError("it did not come back as it was")
         finally:
@@ -79,13 +79,15 @@ class Way:
         return Episode(self.planes, self.actions, rewards, False, 0)
 
     def _save(self, root: Path) -> None:
-        storage.save(NAME, [self._episode()], self.spec, "a benchmark", root, Environment())
+        storage.save_episodes(
+            DATASET_NAME, [self._episode()], self.spec, "a benchmark", root, EnvConfig()
+        )
 
     def _load(self, root: Path) -> np.ndarray:
-        return storage.load(NAME, self.spec, root)[0].planes
+        return storage.load_episodes(DATASET_NAME, self.spec, root)[0].planes
 
     def _minari_write(self, root: Path) -> None:
-        minari_storage(root, self.spec, self.level).update_episodes([self._buffer(self.planes)])
+        new_minari_storage(root, self.spec, self.level).update_episodes([self._buffer(self.planes)])
 
     def _minari_read(self, root: Path) -> np.ndarray:
         from minari.dataset.minari_storage import MinariStorage
@@ -97,7 +99,7 @@ class Way:
         """Minari's own file, its planes packed."""
         import h5py
 
-        made = minari_storage(root, self.spec, "hdf5")
+        made = new_minari_storage(root, self.spec, "hdf5")
         made.update_episodes([self._buffer(self.planes[:1])])
         filters = {"lzf": ("lzf", None)} | {f"gzip-{n}": ("gzip", n) for n in range(1, 10)}
         compression, level = filters[self.level]
@@ -106,7 +108,7 @@ class Way:
             file.create_dataset(
                 "episode_0/observations",
                 data=self.planes,
-                chunks=(CHUNK, *self.planes.shape[1:]),
+                chunks=(PLANES_PER_CHUNK, *self.planes.shape[1:]),
                 compression=compression,
                 compression_opts=level,
             )
@@ -120,7 +122,7 @@ class Way:
         return make(0, 0, None, planes, self.actions, np.zeros(steps), none, none, {})
 
 
-def minari_storage(root: Path, spec: Spec, form: str) -> Any:
+def new_minari_storage(root: Path, spec: Spec, form: str) -> Any:
     """A new dataset of Minari's."""
     from gymnasium import spaces
     from minari.dataset.minari_storage import MinariStorage
@@ -130,10 +132,10 @@ def minari_storage(root: Path, spec: Spec, form: str) -> Any:
     return MinariStorage.new(root, box, actions, data_format=form, jpeg_encoding=False)
 
 
-def measured(work: Callable[[], Any]) -> tuple[float, float]:
+def time_and_memory(work: Callable[[], Any]) -> tuple[float, float]:
     """Seconds, and the most memory in MB that the process had above what it had before."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-    before = resident()
+    before = resident_bytes()
     start = time.perf_counter()
     kept = work()
     seconds = time.perf_counter() - start
@@ -143,11 +145,11 @@ def measured(work: Callable[[], Any]) -> tuple[float, float]:
     return seconds, (peak - before) / 1e6
 
 
-def film(game: str, steps: int, path: Path) -> Spec:
+def save_random_episode(game: str, steps: int, path: Path) -> Spec:
     """Random play, one episode after another as one, saved for the contestants."""
     from lookfurther.envs import make_envs
 
-    envs = make_envs(f"ALE/{game}-v5", Environment(), 1, 0, 1)
+    envs = make_envs(f"ALE/{game}-v5", EnvConfig(), 1, 0, 1)
     actions = np.random.default_rng(0).integers(0, 18, steps)
     planes = np.empty((steps + 1, *envs.spec.plane), np.uint8)
     planes[0] = envs.reset().observation[0, -1:]
@@ -159,38 +161,42 @@ def film(game: str, steps: int, path: Path) -> Spec:
     return envs.spec
 
 
-WAYS = (
+STORAGE_FORMATS = (
     *("ours", "minari hdf5", "minari arrow", "minari parquet"),
     *("hdf5 lzf", "hdf5 gzip-1", "hdf5 gzip-4", "hdf5 gzip-6"),
 )
 COLUMNS = ("size_mb", "write_s", "read_s", "write_peak_mb", "read_peak_mb")
 
 
-def options() -> argparse.Namespace:
-    words = parser(__doc__, seconds=0)
+def parse_arguments() -> argparse.Namespace:
+    words = make_parser(__doc__, seconds=0)
     words.add_argument("--game", default="MontezumaRevenge")
     words.add_argument("--steps", type=int, default=20_000)
     return words.parse_args()
 
 
 def main() -> None:
-    chosen = options()
+    chosen = parse_arguments()
     confine(chosen.cores)
-    result: dict[str, Any] = {"surroundings": surroundings(["minari", "h5py", "pyarrow", "numpy"])}
+    result: dict[str, Any] = {"surroundings": machine_info(["minari", "h5py", "pyarrow", "numpy"])}
     figures: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         episode = Path(folder) / "episode.npz"
-        spec = film(chosen.game, chosen.steps, episode)
-        for name in WAYS:
-            with closing(Contestant(Way, name, episode, spec)) as way:
+        spec = save_random_episode(chosen.game, chosen.steps, episode)
+        for name in STORAGE_FORMATS:
+            with closing(Contestant(StorageFormat, name, episode, spec)) as way:
                 if way.absent:
                     figures[name] = {"absent": way.absent}
                 else:
-                    figures[name] = medians([way.call("round") for _ in range(chosen.rounds)])
+                    figures[name] = median_of_rounds(
+                        [way.call("round") for _ in range(chosen.rounds)]
+                    )
     result |= {"game": chosen.game, "steps": chosen.steps, "ways": figures}
     rows = [[n, *(f[c] for c in COLUMNS)] for n, f in figures.items() if "absent" not in f]
     title = f"{chosen.steps:,} steps of {chosen.game}"
-    report(title, result, table(["way", *COLUMNS], rows) + absences(figures), chosen.json)
+    write_report(
+        title, result, format_table(["way", *COLUMNS], rows) + format_missing(figures), chosen.json
+    )
 
 
 if __name__ == "__main__":

@@ -23,33 +23,33 @@ from torch.profiler import ProfilerActivity
 from torch.profiler import profile as record
 
 from benchmarks.gpu import ATARI
-from benchmarks.measure import add_json, report, surroundings
-from lookfurther.cli.bench import fitting
-from lookfurther.cli.train import split
+from benchmarks.measure import add_json_option, machine_info, write_report
+from lookfurther.cli.bench import add_default_preset
+from lookfurther.cli.train import split_preset
 from lookfurther.config import Config
-from lookfurther.networks import builder
+from lookfurther.networks import make_network_builder
 from lookfurther.presets import preset
-from lookfurther.training.throughput import Bench
-from lookfurther.training.updates import Updates
+from lookfurther.training.throughput import ThroughputBenchmark
+from lookfurther.training.updates import UpdateRunner
 
 PEAK_FLOPS, PEAK_BYTES = 790e12, 4.2e12  # bf16 products and copies measured on an H200
 UPDATES = {"cuda": 3_200, "cpu": 8}  # of a turn
-SHOWN = 45  # kernels
+MAX_PRINTED = 45  # kernels
 
 
-class Alone:
+class LearnerBenchmark:
     """A learner with a full replay and nothing beside it."""
 
     def __init__(self, config: Config) -> None:
-        bench = Bench(config, 0.0)
-        self.device, self.chunk = bench.device, bench.updates
-        self.work = Updates(bench.mixture, bench.new_learner())
+        bench = ThroughputBenchmark(config, 0.0)
+        self.device, self.chunk = bench.device, bench.updates_per_call
+        self.updates = UpdateRunner(bench.full_mixture, bench.build_learner())
 
     def run(self, updates: int) -> float:
         """Seconds that so many updates take, up to whole turns of the loop."""
         start = time.perf_counter()
         for _ in range(math.ceil(updates / self.chunk)):
-            self.work.run(self.chunk)
+            self.updates.run(self.chunk)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - start
@@ -59,7 +59,7 @@ class Alone:
         self.run(updates // 4)
         made = math.ceil(updates / self.chunk) * self.chunk
         found = [made / self.run(updates) for _ in range(turns)]
-        self.work.learner.check()
+        self.updates.learner.raise_if_diverged()
         return found
 
     def profile(self) -> list[tuple[float, int, str]]:
@@ -76,7 +76,7 @@ class Alone:
         return sorted((row for row in rows if row[0]), reverse=True)
 
 
-def flops(network: nn.Module) -> float:
+def forward_flops(network: nn.Module) -> float:
     """Multiplications and additions of one forward pass of one observation."""
     total = 0.0
 
@@ -89,58 +89,59 @@ def flops(network: nn.Module) -> float:
             total += 2 * module.in_features * module.out_features
 
     hooks = [m.register_forward_hook(count) for m in network.modules()]
-    network(torch.zeros(1, *ATARI.observation, dtype=torch.uint8))
+    network(torch.zeros(1, *ATARI.observation_shape, dtype=torch.uint8))
     for hook in hooks:
         hook.remove()
     batched = sum(2 * p.numel() for n, p in network.named_parameters() if ".weights." in n)
     return total + batched
 
 
-def floor(config: Config) -> dict[str, float]:
+def time_floor(config: Config) -> dict[str, float]:
     """Least microseconds of an update: 256 x and x' forward and back, x' of the target forward."""
-    network = builder(config.network)(ATARI)
-    passes = 2 * config.batch * 3 + config.batch
+    network = make_network_builder(config.network)(ATARI)
+    passes = 2 * config.batch_size * 3 + config.batch_size
     weights = sum(p.numel() for p in network.parameters())
     adam = weights * (3 * 4 * 2 + 2 + 2)  # read and write p, m, v; write bf16, read the gradient
-    planes = 2 * config.batch * math.prod(ATARI.observation) * 2
+    planes = 2 * config.batch_size * math.prod(ATARI.observation_shape) * 2
     return {
-        "arithmetic_us": flops(network) * passes / PEAK_FLOPS * 1e6,
+        "arithmetic_us": forward_flops(network) * passes / PEAK_FLOPS * 1e6,
         "memory_us": (adam + planes) / PEAK_BYTES * 1e6,
     }
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    name, scale, _ = split(fitting([]))
+    name, scale, _ = split_preset(add_default_preset([]))
     options.add_argument("--preset", default=name)
     options.add_argument("--scale", default=scale)
     options.add_argument("--turns", type=int, default=3)
     options.add_argument("--updates", type=int, help="updates of a turn")
     options.add_argument("--profile", action="store_true")
-    add_json(options)
+    add_json_option(options)
     return options.parse_args()
 
 
 def main() -> None:
-    asked = arguments()
+    asked = parse_arguments()
     config = preset(asked.preset, asked.scale, env=ATARI.env)
-    alone = Alone(config)
+    alone = LearnerBenchmark(config)
     updates = asked.updates or UPDATES[alone.device.type]
     result: dict[str, Any] = {
-        "surroundings": surroundings(["torch", "triton"]),
+        "surroundings": machine_info(["torch", "triton"]),
         "device": str(alone.device),
         "updates_per_second": alone.rates(asked.turns, updates),
     }
     lines = [", ".join(f"{rate:,.2f}" for rate in result["updates_per_second"]) + " updates/s"]
     if asked.profile:
-        result |= {"floor": floor(config), "kernels": alone.profile()}
+        result |= {"floor": time_floor(config), "kernels": alone.profile()}
         lines += [
-            f"{us:10.1f} us  {n:3d}  {name[:110]}" for us, n, name in result["kernels"][:SHOWN]
+            f"{us:10.1f} us  {n:3d}  {name[:110]}"
+            for us, n, name in result["kernels"][:MAX_PRINTED]
         ]
         lines += [
             f"{sum(row[0] for row in result['kernels']):10.1f} us in all, floor {result['floor']}"
         ]
-    report(f"Learner alone, {asked.preset}", result, "\n".join(lines), asked.json)
+    write_report(f"Learner alone, {asked.preset}", result, "\n".join(lines), asked.json)
 
 
 if __name__ == "__main__":

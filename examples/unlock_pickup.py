@@ -20,21 +20,23 @@ import gymnasium
 import numpy as np
 
 from lookfurther import Agent, Config, evaluate, preset, train
-from lookfurther.demos.collect import babyai_bot, collect
+from lookfurther.demos.collect import babyai_bot, collect_episodes
 from lookfurther.demos.episode import Episode
-from lookfurther.demos.storage import save
+from lookfurther.demos.storage import save_episodes
 from lookfurther.envs.minigrid import UNLOCK_LAYOUTS, UNLOCK_PICKUP
-from lookfurther.report.learning_curve import learning_curve
-from lookfurther.training.throughput import Bench
-from lookfurther.video.encode import gif
+from lookfurther.report.learning_curve import plot_learning_curve
+from lookfurther.training.throughput import ThroughputBenchmark
+from lookfurther.video.encode import write_gif
 
 ENV = f"lookfurther.envs.minigrid:{UNLOCK_PICKUP}"
 STEPS = 80_000
 TRIAL = 5.0  # seconds in which the speed is measured
-RESULTS = Path(__file__).with_name("unlock_pickup.json")  # measured beforehand, see docs/benchmarks
+RESULTS_FILE = Path(__file__).with_name(
+    "unlock_pickup.json"
+)  # measured beforehand, see docs/benchmarks
 
 
-def settings(demos: Path | None, folder: Path, seed: int = 0, steps: int = STEPS) -> Config:
+def make_config(demos: Path | None, folder: Path, seed: int = 0, steps: int = STEPS) -> Config:
     """The paper's agent at the small scale; without demonstrations, the paper's ablation."""
     name = "no-demos" if demos is None else "apex-dqfd"
     return preset(
@@ -45,7 +47,7 @@ def settings(demos: Path | None, folder: Path, seed: int = 0, steps: int = STEPS
         network__convolutions=(16, 32),
         network__hidden=(64,),
         learner__gamma=0.99,  # episodes of at most 72 steps
-        learner__imitated="all",  # every layout is another task, so none is "the best episode"
+        learner__imitated_episodes="all",  # each layout is a different task
         run__folder=str(folder),
         run__steps=steps,
         run__seed=seed,
@@ -55,16 +57,18 @@ def settings(demos: Path | None, folder: Path, seed: int = 0, steps: int = STEPS
     )
 
 
-def demonstrate(root: Path) -> tuple[Path, list[Episode]]:
+def collect_demos(root: Path) -> tuple[Path, list[Episode]]:
     """One episode of MiniGrid's scripted expert for each layout, as a Minari dataset."""
-    config = settings(None, root)
-    episodes, spec = collect(ENV, config.environment, babyai_bot, range(len(UNLOCK_LAYOUTS)))
-    return save("unlock-pickup/bot-v0", episodes, spec, "BabyAIBot", root), episodes
+    config = make_config(None, root)
+    episodes, spec = collect_episodes(
+        ENV, config.environment, babyai_bot, range(len(UNLOCK_LAYOUTS))
+    )
+    return save_episodes("unlock-pickup/bot-v0", episodes, spec, "BabyAIBot", root), episodes
 
 
-def announce(config: Config) -> None:
+def print_time_estimate(config: Config) -> None:
     """Say how long training will take, at the speed of a short trial."""
-    with closing(Bench(config, TRIAL)) as bench:
+    with closing(ThroughputBenchmark(config, TRIAL)) as bench:
         rate = bench.training()["steps"]
     print(
         f"training takes {config.run.steps:,} steps, however long that is: about"
@@ -74,7 +78,7 @@ def announce(config: Config) -> None:
     )
 
 
-def film(agent: Agent, out: Path) -> None:
+def record_gif(agent: Agent, out: Path) -> None:
     """The trained agent at play, one episode of each of three layouts."""
     env = gymnasium.make(ENV, render_mode="rgb_array")
     frames, captions = [], []
@@ -89,10 +93,10 @@ def film(agent: Agent, out: Path) -> None:
         frames += [np.asarray(env.render())] * 4
         captions += [f"layout {seed}  return {total:.2f}"] * 4
     env.close()
-    gif(frames, out, fps=6, captions=captions)
+    write_gif(frames, out, fps=6, captions=captions)
 
 
-def table(rows: dict[str, tuple[str, str]]) -> str:
+def format_table(rows: dict[str, tuple[str, str]]) -> str:
     """Who, mean return, success."""
     lines = [f"{'':34}{'return':>8}{'success':>10}"]
     return "\n".join(lines + [f"{who:34}{score:>8}{won:>10}" for who, (score, won) in rows.items()])
@@ -108,33 +112,35 @@ def main() -> int:
     options = parser.parse_args()
     started = time.monotonic()
     shutil.rmtree(options.folder, ignore_errors=True)
-    demos, episodes = demonstrate(options.folder / "demos")
+    demos, episodes = collect_demos(options.folder / "demos")
     expert = float(np.mean([e.score for e in episodes]))
     print(f"{len(episodes)} demonstrations by MiniGrid's scripted expert, mean return {expert:.3f}")
     folder = options.folder / "run"
     given = None if options.no_demos else demos
-    config = settings(given, folder, options.seed, options.steps)
-    announce(config)
+    config = make_config(given, folder, options.seed, options.steps)
+    print_time_estimate(config)
     summary = train(config)
     agent = Agent.load(folder)
     played = evaluate(agent, 200)
     score = float(np.mean([p.score for p in played]))
     success = float(np.mean([p.score > 0 for p in played]))
-    learning_curve(folder / "metrics.jsonl", folder / "curve.png", bars={"expert": expert})
-    film(agent, folder / "agent.gif")
+    plot_learning_curve(
+        folder / "metrics.jsonl", folder / "curve.png", references={"expert": expert}
+    )
+    record_gif(agent, folder / "agent.gif")
     minutes = (time.monotonic() - started) / 60
     rows = {
         "agent (200 episodes)": (f"{score:.3f}", f"{success:.1%}"),
         f"expert ({len(episodes)} demonstrations)": (f"{expert:.3f}", "100.0%"),
     }
-    if RESULTS.exists() and not options.no_demos:
-        before = json.loads(RESULTS.read_text())["no_demos"]
+    if RESULTS_FILE.exists() and not options.no_demos:
+        before = json.loads(RESULTS_FILE.read_text())["no_demos"]
         rows["same, no demonstrations (measured)"] = (
             f"{np.mean([r['return'] for r in before]):.3f}",
             f"{np.mean([r['success'] for r in before]):.1%}",
         )
     reached = score >= expert or success >= 0.95
-    print(f"\n{table(rows)}\n")
+    print(f"\n{format_table(rows)}\n")
     print(f"learning curve   {folder / 'curve.png'}\nagent at play    {folder / 'agent.gif'}")
     print(f"bar: the expert's mean return, or 95 % success: {'reached' if reached else 'MISSED'}")
     print(f"{minutes:.1f} minutes, {summary.step:,} steps, {summary.updates:,} updates")

@@ -13,7 +13,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lookfurther.system.openmp import wait_briefly
+from lookfurther.system.openmp import set_brief_waits
 
 if TYPE_CHECKING:
     from lookfurther.agent import Agent
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from lookfurther.training.train import train
     from lookfurther.types import Spec
 
-wait_briefly(os.environ)  # before anything imports torch
+set_brief_waits(os.environ)  # before anything imports torch
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULE_OF = {
     "Agent": "lookfurther.agent",
     "Config": "lookfurther.config",
     "LookFurtherError": "lookfurther.errors",
@@ -56,6 +56,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import on first use: `lookfurther --help` must not wait for torch."""
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'lookfurther' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULE_OF[name]), name)

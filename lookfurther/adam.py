@@ -14,36 +14,36 @@ BETA_1, BETA_2 = 0.9, 0.999
 class Adam:
     """The moments, and the step by torch's fused kernel; `descent` has one for GPUs."""
 
-    def __init__(self, parameters: Sequence[Tensor], rate: float, eps: float) -> None:
-        self.parameters, self.rate, self.eps = list(parameters), rate, eps
-        self.means = [torch.zeros_like(p) for p in self.parameters]
-        self.squares = [torch.zeros_like(p) for p in self.parameters]
+    def __init__(self, parameters: Sequence[Tensor], learning_rate: float, eps: float) -> None:
+        self.parameters, self.learning_rate, self.eps = list(parameters), learning_rate, eps
+        self.first_moments = [torch.zeros_like(p) for p in self.parameters]
+        self.second_moments = [torch.zeros_like(p) for p in self.parameters]
         self.steps = torch.zeros(len(self.parameters), device=self.parameters[0].device)
 
     @property
-    def dense(self) -> bool:
+    def is_dense(self) -> bool:
         """Whether parameters lie in memory without gaps, as moments always do."""
-        pairs = zip(self.parameters, self.means, strict=True)
+        pairs = zip(self.parameters, self.first_moments, strict=True)
         return all(p.stride() == mean.stride() for p, mean in pairs)
 
     @torch.no_grad()
-    def step(self, gradients: list[Tensor], sound: Tensor) -> None:
+    def step(self, gradients: list[Tensor], all_finite: Tensor) -> None:
         """One step; none where the gradients are not sound."""
-        gradients = list(map(laid_out, gradients, self.parameters))
+        gradients = list(map(match_layout, gradients, self.parameters))
         adam(
             self.parameters,
             gradients,
-            self.means,
-            self.squares,
+            self.first_moments,
+            self.second_moments,
             [],
             list(self.steps.unbind()),
             fused=True,
             capturable=self.steps.is_cuda,
-            found_inf=(~sound).float(),
+            found_inf=(~all_finite).float(),
             amsgrad=False,
             beta1=BETA_1,
             beta2=BETA_2,
-            lr=self.rate,
+            lr=self.learning_rate,
             weight_decay=0.0,
             eps=self.eps,
             maximize=False,
@@ -51,8 +51,8 @@ class Adam:
 
     def state(self) -> dict[str, Tensor]:
         """Everything, for a checkpoint."""
-        means = {f"mean.{i}": mean for i, mean in enumerate(self.means)}
-        squares = {f"square.{i}": square for i, square in enumerate(self.squares)}
+        means = {f"mean.{i}": mean for i, mean in enumerate(self.first_moments)}
+        squares = {f"square.{i}": square for i, square in enumerate(self.second_moments)}
         return {"steps": self.steps, **means, **squares}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
@@ -61,7 +61,7 @@ class Adam:
             tensor.copy_(state[name])
 
 
-def laid_out(gradient: Tensor, like: Tensor) -> Tensor:
+def match_layout(gradient: Tensor, like: Tensor) -> Tensor:
     """The gradient in the order in which the parameter lies in memory, as kernels take it."""
     if gradient.stride() == like.stride():
         return gradient

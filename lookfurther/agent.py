@@ -10,14 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from lookfurther.config import Config
-from lookfurther.envs.trust import import_modules, untrusted
+from lookfurther.envs.trust import find_untrusted, import_modules
 from lookfurther.errors import CheckpointError, ConfigError
-from lookfurther.networks import Builder, ask, builder, fill
-from lookfurther.rollout import choose
+from lookfurther.networks import (
+    NetworkBuilder,
+    load_network_weights,
+    make_network_builder,
+    q_values,
+)
+from lookfurther.rollout import select_actions
 from lookfurther.training import checkpoint, checkpoint_metadata
 from lookfurther.types import Spec
 
-PARTS = ("weights",)  # of a checkpoint
+CHECKPOINT_PARTS = ("weights",)  # of a checkpoint
 
 
 class Agent:
@@ -33,7 +38,7 @@ class Agent:
     def load(
         cls,
         path: str | Path,
-        network: Builder | None = None,
+        network: NetworkBuilder | None = None,
         device: str | torch.device = "cpu",
         modules: Sequence[str] = (),
     ) -> Agent:
@@ -44,52 +49,53 @@ class Agent:
         module is one of `modules`, which are imported.
         """
         import_modules(modules)
-        agent = read(path, network, device)
-        reason = untrusted(agent.config.env, agent.config.environment.wrappers, modules)
-        if reason or (reason := untrusted(agent.spec.env, (), modules)):
+        agent = read_agent(path, network, device)
+        reason = find_untrusted(agent.config.env, agent.config.environment.wrappers, modules)
+        if reason or (reason := find_untrusted(agent.spec.env, (), modules)):
             raise CheckpointError(f"{path} was made with {reason}")
         return agent
 
     @torch.no_grad()
-    def values(self, observations: np.ndarray) -> np.ndarray:
+    def q_values(self, observations: np.ndarray) -> np.ndarray:
         """f(x, a) [m, A], in the transformed space, of observations [m, *spec.observation]."""
         x = torch.from_numpy(observations).to(self.device)
-        return ask(self.network, x).cpu().numpy()
+        return q_values(self.network, x).cpu().numpy()
 
     def act(self, observations: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
         """Actions [m] for observations [m, *spec.observation], or one action for a single one."""
         observations = np.asarray(observations, dtype=self.spec.dtype)
-        if observations.shape == self.spec.observation:
+        if observations.shape == self.spec.observation_shape:
             return self.act(observations[None], epsilon)[0]
-        if observations.shape[1:] != self.spec.observation:
+        if observations.shape[1:] != self.spec.observation_shape:
             raise ValueError(
-                f"observations must have shape (m, {', '.join(map(str, self.spec.observation))}),"
+                "observations must have shape (m,"
+                f" {', '.join(map(str, self.spec.observation_shape))}),"
                 f" not {observations.shape}"
             )
-        return choose(self.network, observations, epsilon, self.generator)
+        return select_actions(self.network, observations, epsilon, self.generator)
 
 
-def read(
-    path: str | Path, network: Builder | None = None, device: str | torch.device = "cpu"
+def read_agent(
+    path: str | Path, network: NetworkBuilder | None = None, device: str | torch.device = "cpu"
 ) -> Agent:
     """`Agent.load` for a caller that never builds the agent's environment."""
-    saved = _find(Path(path))
+    saved = _find_checkpoint(Path(path))
     config, spec, step = (
-        checkpoint_metadata.config(saved),
-        checkpoint_metadata.spec(saved),
-        checkpoint_metadata.count(saved, "step"),
+        checkpoint_metadata.get_config(saved),
+        checkpoint_metadata.get_spec(saved),
+        checkpoint_metadata.get_count(saved, "step"),
     )
     try:
         if network is None:
-            _check_shapes(builder(config.network), spec, saved.files["weights"])
-        module = (network or builder(config.network))(spec)
-        fill(module, saved.files["weights"])
+            _check_weight_shapes(make_network_builder(config.network), spec, saved.files["weights"])
+        module = (network or make_network_builder(config.network))(spec)
+        load_network_weights(module, saved.files["weights"])
     except (CheckpointError, ConfigError) as error:
         raise CheckpointError(f"{path}: {error}") from None
     return Agent(module.to(device), spec, config, step)
 
 
-def _check_shapes(build: Builder, spec: Spec, weights: Mapping[str, Tensor]) -> None:
+def _check_weight_shapes(build: NetworkBuilder, spec: Spec, weights: Mapping[str, Tensor]) -> None:
     """Refuse weights of other shapes before memory is taken for the network.
 
     A forged spec or configuration could otherwise ask for more memory than there is.
@@ -105,13 +111,13 @@ def _check_shapes(build: Builder, spec: Spec, weights: Mapping[str, Tensor]) -> 
             raise CheckpointError(f"the weights do not fit this network: {name}")
 
 
-def _find(path: Path) -> checkpoint.Checkpoint:
+def _find_checkpoint(path: Path) -> checkpoint.Checkpoint:
     """The checkpoint a path stands for, without the replays that may lie in it."""
-    if (path / checkpoint.MANIFEST).exists():
-        return checkpoint.load(path, PARTS)
-    saved, _ = checkpoint.best(path / "best", PARTS)
+    if (path / checkpoint.MANIFEST_FILE).exists():
+        return checkpoint.load(path, CHECKPOINT_PARTS)
+    saved, _ = checkpoint.load_best(path / "best", CHECKPOINT_PARTS)
     if saved is None:
-        saved, _ = checkpoint.newest(path / "checkpoints", PARTS)
+        saved, _ = checkpoint.load_newest(path / "checkpoints", CHECKPOINT_PARTS)
     if saved is not None:
         return saved
     raise CheckpointError(f"{path} holds no checkpoint")

@@ -8,32 +8,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-A = TypeVar("A", np.ndarray, Tensor)
+ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
 
 
-def native(x: Tensor) -> Any:
+def to_native(x: Tensor) -> Any:
     """The same memory as NumPy sees it on the host, where its small operations cost a quarter."""
     return x.numpy() if x.is_cpu else x
 
 
-def tensor(x: np.ndarray | Tensor) -> Tensor:
+def to_tensor(x: np.ndarray | Tensor) -> Tensor:
     """The inverse of `native`."""
     return x if isinstance(x, Tensor) else torch.from_numpy(x)
 
 
-def namespace(x: np.ndarray | Tensor) -> Any:
+def array_namespace(x: np.ndarray | Tensor) -> Any:
     """The library whose functions take x."""
     return torch if isinstance(x, Tensor) else np
 
 
-def rows(x: A, index: A) -> A:
+def take_rows(x: ArrayT, index: ArrayT) -> ArrayT:
     """x[index], by the fastest way."""
     if isinstance(x, Tensor):
         return x.index_select(0, index)
     return np.take(x, index, axis=0)
 
 
-def word(size: int) -> torch.dtype:
+def widest_dtype(size: int) -> torch.dtype:
     """The widest type of which `size` bytes are a whole number: memory is moved faster in it."""
     for dtype in (torch.int64, torch.int32):
         if size % dtype.itemsize == 0:
@@ -41,6 +41,6 @@ def word(size: int) -> torch.dtype:
     return torch.uint8
 
 
-def runs_kernels(device: torch.device) -> bool:
+def supports_triton(device: torch.device) -> bool:
     """Whether kernels of our own run on a device: they are written in Triton, for GPUs."""
     return device.type == "cuda"

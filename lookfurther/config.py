@@ -10,32 +10,32 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from lookfurther.errors import ConfigError
-from lookfurther.validation import bounds, relations
+from lookfurther.validation import bound_rules, relation_rules
 
 
 @dataclass(frozen=True)
-class Environment:
+class EnvConfig:
     """How environments are adapted. `repeat` to `cap_unit` concern Atari alone."""
 
     wrappers: tuple[str, ...] = ()
     """Gymnasium wrappers, innermost first, as module:Class"""
     layout: Literal["hwc", "chw"] = "hwc"
     """axis order of the environment's images"""
-    stack: int = 0
+    frame_stack: int = 0
     """planes in an observation; 0: 4 for Atari, 1 elsewhere"""
-    reward: Literal["raw", "clip", "signed-log"] = "raw"
+    reward_transform: Literal["raw", "clip", "signed-log"] = "raw"
     """what the learner sees of a reward"""
-    repeat: int = 4
+    action_repeat: int = 4
     """emulator frames an action lasts"""
     full_actions: bool = True
     """all 18 Atari actions rather than the game's own"""
-    noops: int = 30
+    noop_max: int = 30
     """most no-op frames at an episode's start"""
-    sticky: float = 0.0
+    sticky_prob: float = 0.0
     """probability that the emulator repeats the last action"""
-    cap: int = 50_000
+    max_episode_length: int = 50_000
     """longest training episode, in `cap_unit`"""
-    cap_unit: Literal["steps", "frames"] = "steps"
+    episode_length_unit: Literal["steps", "frames"] = "steps"
     """agent steps, or emulator frames"""
     on_fault: Literal["stop", "drop"] = "stop"
     """on a value that is not finite or not in its space: stop, or drop the episode and count it"""
@@ -50,23 +50,23 @@ class Environment:
 
 
 @dataclass(frozen=True)
-class Actor:
+class ActorConfig:
     """The m actors of Sec. 3.4."""
 
     lanes: int = 128
     """parallel environments, m in the paper"""
-    ladder: Literal["paper", "apex"] = "paper"
+    epsilon_schedule: Literal["paper", "apex"] = "paper"
     """each lane's epsilon: this paper's 0.001 ... 0.1, or Ape-X's 0.4 ... 0.0007"""
     exploration: Literal["uniform", "persistent"] = "uniform"
     """a random action lasts one step, or n steps with probability proportional to n^-2"""
-    weights_period: int = 10
+    weight_sync_period: int = 10
     """steps of a lane between copies of the learner's weights"""
     stagger_steps: int = 0
     """truncate each lane's first episode at a random one of these steps; 0: lanes start together"""
 
 
 @dataclass(frozen=True)
-class Replay:
+class ReplayConfig:
     """Both replays: the agent's and the expert's."""
 
     capacity: int = 2_000_000
@@ -77,14 +77,14 @@ class Replay:
     """priority exponent"""
     beta: float = 0.4
     """importance exponent"""
-    offset: float = 1e-6
+    priority_offset: float = 1e-6
     """added to every priority"""
-    start: int = 50_000
+    learning_starts: int = 50_000
     """agent steps before learning begins"""
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkConfig:
     """The action-value network."""
 
     name: Literal["auto", "dueling", "dueling-deeper", "small-conv", "mlp"] = "auto"
@@ -96,7 +96,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Learner:
+class LearnerConfig:
     """Algorithm 1 and Table 6."""
 
     agent_items: int = 192
@@ -115,21 +115,21 @@ class Learner:
     """discount factor of one agent step"""
     margin: float = math.sqrt(0.999)
     """lambda of the imitation loss"""
-    transform: Literal["h", "identity"] = "h"
+    value_transform: Literal["h", "identity"] = "h"
     """Bellman operator: transformed, or the standard one"""
-    transform_eps: float = 1e-2
+    value_transform_eps: float = 1e-2
     """epsilon in h"""
-    consistency: float = 1.0
+    tc_weight: float = 1.0
     """weight of the temporal consistency loss"""
-    imitation: float = 1.0
+    im_weight: float = 1.0
     """weight of the imitation loss"""
     value_floor: Literal["none", "return"] = "none"
     """lower bound of expert values: none, or the return that the demonstration obtained"""
     advantage_learning: float = 0.0
     """alpha of advantage learning: action gaps grow by 1 / (1 - alpha); 0: off"""
-    imitated: Literal["best", "all"] = "best"
+    imitated_episodes: Literal["best", "all"] = "best"
     """expert episodes the imitation loss sees: the best one, or all as in DQfD"""
-    priority: Literal["huber", "abs"] = "huber"
+    priority_type: Literal["huber", "abs"] = "huber"
     """priority of an item: its Huber TD loss, or its absolute TD error"""
     priority_after_step: bool = False
     """recompute priorities with the updated weights, as Algorithm 1 prints (one more pass)"""
@@ -138,7 +138,7 @@ class Learner:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunConfig:
     """Where, how long and on what."""
 
     folder: str = ""
@@ -167,7 +167,7 @@ class Run:
     """agent steps between checkpoints; 0: only at the end"""
     checkpoint_minutes: float = 15.0
     """also a checkpoint after so many minutes; 0: never"""
-    keep: int = 2
+    keep_checkpoints: int = 2
     """checkpoints kept"""
 
 
@@ -181,15 +181,15 @@ class Config:
     """demonstration sets, by name or path"""
     preset: str = "apex-dqfd"
     """what the variant is called in the run's title and folder"""
-    environment: Environment = field(default_factory=Environment)
-    actor: Actor = field(default_factory=Actor)
-    replay: Replay = field(default_factory=Replay)
-    network: Network = field(default_factory=Network)
-    learner: Learner = field(default_factory=Learner)
-    run: Run = field(default_factory=Run)
+    environment: EnvConfig = field(default_factory=EnvConfig)
+    actor: ActorConfig = field(default_factory=ActorConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    run: RunConfig = field(default_factory=RunConfig)
 
     @property
-    def batch(self) -> int:
+    def batch_size(self) -> int:
         return self.learner.agent_items + self.learner.expert_items
 
 
@@ -208,8 +208,8 @@ def replace(config: Config, **overrides: Any) -> Config:
 
 def validate(config: Config) -> Config:
     """config with every type checked, or a ConfigError that names the first setting at fault."""
-    config = _build(Config, dataclasses.asdict(config), "")
-    for holds, rule in bounds(config) + relations(config):
+    config = _parse_section(Config, dataclasses.asdict(config), "")
+    for holds, rule in bound_rules(config) + relation_rules(config):
         if not holds:
             raise ConfigError(rule)
     return config
@@ -231,10 +231,10 @@ def from_json(text: str) -> Config:
 
 def from_dict(data: Any) -> Config:
     """The inverse of `asdict`: a setting left out keeps its default, an unknown one is refused."""
-    return _build(Config, data, "")
+    return _parse_section(Config, data, "")
 
 
-def _build(cls: type, data: Any, path: str) -> Any:
+def _parse_section(cls: type, data: Any, path: str) -> Any:
     """An object of the dataclass `cls` from plain data, every value checked against its type."""
     if not isinstance(data, dict):
         raise ConfigError(f"{path.rstrip('.') or 'configuration'} must be an object, not {data!r}")
@@ -245,21 +245,26 @@ def _build(cls: type, data: Any, path: str) -> Any:
     for name, value in data.items():
         hint = hints[name]
         if dataclasses.is_dataclass(hint):
-            values[name] = _build(hint, value, f"{path}{name}.")  # type: ignore[arg-type]
+            values[name] = _parse_section(hint, value, f"{path}{name}.")  # type: ignore[arg-type]
         else:
-            values[name] = _leaf(hint, value, path + name)
+            values[name] = _parse_value(hint, value, path + name)
     return cls(**values)
 
 
-LONGEST_TEXT = 4096  # characters of one setting: the longest path of a file
-_WORDS = {int: "a whole number", float: "a finite number", str: "a text", bool: "true or false"}
+MAX_TEXT_LENGTH = 4096  # characters of one setting: the longest path of a file
+_TYPE_DESCRIPTIONS = {
+    int: "a whole number",
+    float: "a finite number",
+    str: "a text",
+    bool: "true or false",
+}
 
 
-def _leaf(hint: Any, value: Any, path: str) -> Any:
+def _parse_value(hint: Any, value: Any, path: str) -> Any:
     """value as the type `hint` says, or a ConfigError."""
     if get_origin(hint) is tuple:
         if isinstance(value, list | tuple):
-            return tuple(_leaf(get_args(hint)[0], v, path) for v in value)
+            return tuple(_parse_value(get_args(hint)[0], v, path) for v in value)
         raise ConfigError(f"{path} must be a list, not {value!r}")
     if get_origin(hint) is Literal:
         if value in get_args(hint):
@@ -267,8 +272,8 @@ def _leaf(hint: Any, value: Any, path: str) -> Any:
         raise ConfigError(f"{path} must be one of {', '.join(get_args(hint))}, not {value!r}")
     if hint is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
         return float(value)
-    if hint is str and isinstance(value, str) and len(value) > LONGEST_TEXT:
-        raise ConfigError(f"{path} must have at most {LONGEST_TEXT:,} characters")
+    if hint is str and isinstance(value, str) and len(value) > MAX_TEXT_LENGTH:
+        raise ConfigError(f"{path} must have at most {MAX_TEXT_LENGTH:,} characters")
     if hint is not float and type(value) is hint:
         return value
-    raise ConfigError(f"{path} must be {_WORDS[hint]}, not {value!r}")
+    raise ConfigError(f"{path} must be {_TYPE_DESCRIPTIONS[hint]}, not {value!r}")

@@ -1,6 +1,6 @@
 """What can go wrong for a user: a message of one line that names the thing and the mend."""
 
-from lookfurther.system.printable import LONGEST_MESSAGE, printable
+from lookfurther.system.printable import MAX_MESSAGE_LENGTH, make_printable
 
 
 class LookFurtherError(Exception):
@@ -10,7 +10,7 @@ class LookFurtherError(Exception):
 
     def __str__(self) -> str:
         """The message on one line; parts of it may come from a file."""
-        return printable(super().__str__(), LONGEST_MESSAGE)
+        return make_printable(super().__str__(), MAX_MESSAGE_LENGTH)
 
 
 class ConfigError(LookFurtherError):

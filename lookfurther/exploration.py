@@ -10,19 +10,19 @@ from torch import Generator, Tensor
 MAX_DURATION = 10_000  # steps that a random action lasts at most
 
 
-def paper_ladder(m: int) -> Tensor:
+def paper_epsilons(m: int) -> Tensor:
     """epsilon_i = 0.1^(alpha_i + 3 (1 - alpha_i)), alpha_i = (i - 1) / (m - 1) (Sec. 3.4)."""
     alpha = torch.linspace(0, 1, m, dtype=torch.float64)
     return 0.1 ** (alpha + 3 * (1 - alpha))
 
 
-def apex_ladder(m: int) -> Tensor:
+def apex_epsilons(m: int) -> Tensor:
     """epsilon_i = 0.4^(1 + 7 (i - 1) / (m - 1)): Ape-X DQN's, for runs without demonstrations."""
     alpha = torch.linspace(0, 1, m, dtype=torch.float64)
     return 0.4 ** (1 + 7 * alpha)
 
 
-LADDERS = {"paper": paper_ladder, "apex": apex_ladder}
+EPSILON_SCHEDULES = {"paper": paper_epsilons, "apex": apex_epsilons}
 
 
 def epsilon_greedy(q: Tensor, epsilon: Tensor, generator: Generator) -> Tensor:
@@ -33,16 +33,18 @@ def epsilon_greedy(q: Tensor, epsilon: Tensor, generator: Generator) -> Tensor:
     return torch.where(uniform < epsilon, random, q.argmax(-1))
 
 
-def duration_distribution(longest: int) -> Tensor:
+def duration_cdf(max_duration: int) -> Tensor:
     """P(duration <= n) for n = 1 ... longest, where P(duration = n) is proportional to n^-2."""
-    cumulative = torch.arange(1, longest + 1, dtype=torch.float64).pow(-2).cumsum(0)
+    cumulative = torch.arange(1, max_duration + 1, dtype=torch.float64).pow(-2).cumsum(0)
     return cumulative / cumulative[-1]
 
 
 class Exploration(Protocol):
     """Chooses actions a_t [m] of values q [m, A], and keeps what lasts longer than a step."""
 
-    def choose(self, q: Tensor, epsilon: Tensor, first: Tensor, generator: Generator) -> Tensor:
+    def select_actions(
+        self, q: Tensor, epsilon: Tensor, first: Tensor, generator: Generator
+    ) -> Tensor:
         """a_t [m]; first [m] bool: the observation opens an episode."""
         ...
 
@@ -51,47 +53,51 @@ class Exploration(Protocol):
         ...
 
 
-class UniformExploration:
+class EpsilonGreedy:
     """Epsilon-greedy: a random action lasts one step."""
 
     def __init__(self, lanes: int, device: torch.device) -> None:
         pass
 
-    def choose(self, q: Tensor, epsilon: Tensor, first: Tensor, generator: Generator) -> Tensor:
+    def select_actions(
+        self, q: Tensor, epsilon: Tensor, first: Tensor, generator: Generator
+    ) -> Tensor:
         return epsilon_greedy(q, epsilon, generator)
 
     def state(self) -> dict[str, Tensor]:
         return {}
 
 
-class PersistentExploration:
+class EpsilonZGreedy:
     """epsilon-z-greedy (Dabney et al. 2021): a random action lasts n steps, n drawn from n^-2.
 
     With probability epsilon a lane that does not explore begins to. An episode's end ends it.
     """
 
     def __init__(self, lanes: int, device: torch.device) -> None:
-        self.held = torch.zeros(lanes, dtype=torch.int64, device=device)
+        self.held_action = torch.zeros(lanes, dtype=torch.int64, device=device)
         self.remaining = torch.zeros(lanes, dtype=torch.int64, device=device)  # steps of `held`
-        self.distribution = duration_distribution(MAX_DURATION).to(device)
+        self.duration_cdf = duration_cdf(MAX_DURATION).to(device)
 
-    def choose(self, q: Tensor, epsilon: Tensor, first: Tensor, generator: Generator) -> Tensor:
+    def select_actions(
+        self, q: Tensor, epsilon: Tensor, first: Tensor, generator: Generator
+    ) -> Tensor:
         m, actions = q.shape
         begins, lasts = torch.rand(2, m, generator=generator, device=q.device, dtype=torch.float64)
         random = torch.randint(actions, (m,), generator=generator, device=q.device)
         goes_on = (self.remaining > 0) & ~first
         starts = ~goes_on & (begins < epsilon)
-        duration = torch.searchsorted(self.distribution, lasts) + 1
-        self.held.copy_(torch.where(starts, random, self.held))
+        duration = torch.searchsorted(self.duration_cdf, lasts) + 1
+        self.held_action.copy_(torch.where(starts, random, self.held_action))
         left = torch.where(starts, duration, torch.where(goes_on, self.remaining, 1)) - 1
         self.remaining.copy_(left)
-        return torch.where(starts | goes_on, self.held, q.argmax(-1))
+        return torch.where(starts | goes_on, self.held_action, q.argmax(-1))
 
     def state(self) -> dict[str, Tensor]:
-        return {"held": self.held, "remaining": self.remaining}
+        return {"held": self.held_action, "remaining": self.remaining}
 
 
-EXPLORATIONS: dict[str, type[UniformExploration] | type[PersistentExploration]] = {
-    "uniform": UniformExploration,
-    "persistent": PersistentExploration,
+EXPLORATIONS: dict[str, type[EpsilonGreedy] | type[EpsilonZGreedy]] = {
+    "uniform": EpsilonGreedy,
+    "persistent": EpsilonZGreedy,
 }

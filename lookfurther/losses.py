@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lookfurther.transforms import Transform
+from lookfurther.transforms import ValueTransform
 
 
 def huber(x: Tensor) -> Tensor:
@@ -19,12 +19,12 @@ def huber(x: Tensor) -> Tensor:
     return torch.where(magnitude <= 1, 0.5 * x.square(), magnitude - 0.5)
 
 
-def chosen(q: Tensor, a: Tensor) -> Tensor:
+def value_of_action(q: Tensor, a: Tensor) -> Tensor:
     """f(x_i, a_i): of each row of q [B, A] the value of action a [B]."""
-    return torch.where(taken(q, a), q, 0.0).sum(-1)
+    return torch.where(action_mask(q, a), q, 0.0).sum(-1)
 
 
-def taken(q: Tensor, a: Tensor) -> Tensor:
+def action_mask(q: Tensor, a: Tensor) -> Tensor:
     """[B, A] true at the action a [B] of each row: a mask, which fuses with what surrounds it."""
     return a.unsqueeze(-1) == torch.arange(q.shape[-1], device=q.device)
 
@@ -34,12 +34,12 @@ def double_q_action(q_next: Tensor) -> Tensor:
     return q_next.argmax(-1)
 
 
-def td_target(r: Tensor, discount: Tensor, q_next: Tensor, transform: Transform) -> Tensor:
+def td_target(r: Tensor, discount: Tensor, q_next: Tensor, transform: ValueTransform) -> Tensor:
     """h(r' + gamma h^-1(f_theta^(k-1)(x', a'))), one sample of T_h f (Sec. 3.2)."""
     return transform.h(r + discount * transform.h_inv(q_next))
 
 
-def raise_to_floor(q_next: Tensor, floor: Tensor, transform: Transform) -> Tensor:
+def raise_to_floor(q_next: Tensor, floor: Tensor, transform: ValueTransform) -> Tensor:
     """max(f_theta^(k-1)(x', a'), h(G(x'))): a bootstrap value is never below what was obtained.
 
     G(x') is the discounted return of a demonstration from x' on. In a deterministic environment it
@@ -55,7 +55,7 @@ def widen_action_gap(target: Tensor, q: Tensor, a: Tensor, alpha: float) -> Tens
     1 / (1 - alpha) times as much.
     """
     q = q.detach()
-    return target + alpha * (chosen(q, a) - q.max(-1).values)
+    return target + alpha * (value_of_action(q, a) - q.max(-1).values)
 
 
 def td_loss(q_a: Tensor, target: Tensor) -> Tensor:
@@ -73,15 +73,17 @@ def tc_loss(q_next_a: Tensor, target_q_next_a: Tensor, alive: Tensor) -> Tensor:
 
 def im_loss(q: Tensor, a: Tensor, e: Tensor, margin: float) -> Tensor:
     """L_IM per item: e (max_b [f(x, b) + lambda 1{b != a}] - f(x, a)) (Eq. 2, Sec. 3.4)."""
-    lifted = torch.where(taken(q, a), q, q + margin)
-    return e * (chosen(lifted, lifted.argmax(-1)) - chosen(q, a))
+    lifted = torch.where(action_mask(q, a), q, q + margin)
+    return e * (value_of_action(lifted, lifted.argmax(-1)) - value_of_action(q, a))
 
 
-def clip_by_global_norm(gradients: Sequence[Tensor], limit: float) -> tuple[list[Tensor], Tensor]:
+def clip_by_global_norm(
+    gradients: Sequence[Tensor], max_norm: float
+) -> tuple[list[Tensor], Tensor]:
     """g min(limit / |g|, 1) and |g|, the norm over all gradients together (Table 6)."""
     # Row by row and then all rows: short sums round less than long ones.
     squares = [g.float().square() for g in gradients]
     rows = [s.flatten(1).sum(1) if s.ndim > 1 else s.flatten() for s in squares]
     norm = torch.cat(rows).sum().sqrt()
-    scale = torch.clamp(limit / norm, max=1.0)
+    scale = torch.clamp(max_norm / norm, max=1.0)
     return [g.float() * scale for g in gradients], norm

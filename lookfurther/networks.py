@@ -14,29 +14,29 @@ import torch
 from torch import Tensor, nn
 
 from lookfurther import config
-from lookfurther.array_api import word
+from lookfurther.array_api import widest_dtype
 from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.types import Spec
 
-Builder = Callable[[Spec], nn.Module]
-Ask = Callable[[nn.Module, Tensor], Tensor]  # f(x, a) [B, A] in float32 of observations
+NetworkBuilder = Callable[[Spec], nn.Module]
+QFunction = Callable[[nn.Module, Tensor], Tensor]  # f(x, a) [B, A] in float32 of observations
 
 
-class Dueling(nn.Module):
+class DuelingNetwork(nn.Module):
     """f(x, a) = V(x) + A(x, a) - mean_b A(x, b) over a shared torso (Wang et al. 2016)."""
 
     def __init__(self, spec: Spec, torso: nn.Sequential, hidden: tuple[int, ...]) -> None:
         super().__init__()
         self.spec, self.scale = spec, 1 / spec.high
-        folds = isinstance(torso[0], Fold)
+        folds = isinstance(torso[0], SpaceToDepth)
         self.inlet, self.torso = (torso[0], torso[1:]) if folds else (nn.Identity(), torso)
-        self.streams = Streams(features(torso, spec.observation), hidden)
-        self.head = Head(self.streams.out, spec.actions)
+        self.streams = DuelingStreams(count_features(torso, spec.observation_shape), hidden)
+        self.head = DuelingHead(self.streams.out_features, spec.actions)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.values(self.prepare(x))
+        return self.q_from_inputs(self.prepare_inputs(x))
 
-    def prepare(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+    def prepare_inputs(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """x / high in the type and layout that the first layer takes; no weight has part in it."""
         x = self.inlet(x)
         if out is not None:
@@ -46,29 +46,31 @@ class Dueling(nn.Module):
         layout = torch.channels_last if x.ndim == 4 else torch.contiguous_format
         return x.to(dtype, memory_format=layout, copy=True).mul_(self.scale)
 
-    def values(self, inputs: Tensor) -> Tensor:
+    def q_from_inputs(self, inputs: Tensor) -> Tensor:
         """f [B, A] of prepared observations."""
         return self.head(self.streams(self.torso(inputs)))
 
 
-def prepare(network: nn.Module, x: Tensor, out: Tensor | None = None) -> Tensor:
+def prepare_inputs(network: nn.Module, x: Tensor, out: Tensor | None = None) -> Tensor:
     """What a network makes of observations before any weight; into `out` where it is given."""
-    if isinstance(network, Dueling):
-        return network.prepare(x, out)
+    if isinstance(network, DuelingNetwork):
+        return network.prepare_inputs(x, out)
     return x if out is None else out.copy_(x)
 
 
-def values(network: nn.Module, inputs: Tensor) -> Tensor:
+def q_from_inputs(network: nn.Module, inputs: Tensor) -> Tensor:
     """f(x, a) [B, A] in float32 of prepared observations."""
-    return (network.values(inputs) if isinstance(network, Dueling) else network(inputs)).float()
+    return (
+        network.q_from_inputs(inputs) if isinstance(network, DuelingNetwork) else network(inputs)
+    ).float()
 
 
-def ask(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def q_values(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """f(x, a) [B, A] in float32 of observations as they are."""
     return network(x).float()
 
 
-class Streams(nn.Module):
+class DuelingStreams(nn.Module):
     """The fully connected layers of the value and the advantage stream, side by side.
 
     Two streams of 512 are one product of 1,024 columns, then one batched product a layer: on a
@@ -84,15 +86,15 @@ class Streams(nn.Module):
             bound = before**-0.5  # nn.Linear's own
             self.weights.append(torch.empty(2, before, after).uniform_(-bound, bound))
             self.biases.append(torch.empty(2, 1, after).uniform_(-bound, bound))
-        self.out = hidden[-1] if hidden else features
+        self.out_features = hidden[-1] if hidden else features
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, features] to the last hidden layers of the value, then the advantage stream."""
         if self.first is None:
             return torch.cat([x, x], -1)
-        return beside(self.layers(x)[-1])
+        return concat_streams(self.hidden_layers(x)[-1])
 
-    def layers(self, x: Tensor) -> list[Tensor]:
+    def hidden_layers(self, x: Tensor) -> list[Tensor]:
         """All hidden layers [2, B, width], rectified: of the value, then the advantage stream."""
         assert self.first is not None
         found = [self.first(x).relu().unflatten(-1, (2, -1)).transpose(0, 1)]
@@ -101,12 +103,12 @@ class Streams(nn.Module):
         return found
 
 
-def beside(streams: Tensor) -> Tensor:
+def concat_streams(streams: Tensor) -> Tensor:
     """[2, B, width] of two streams as rows [B, 2 width]."""
     return streams.transpose(0, 1).flatten(1)
 
 
-class Head(nn.Module):
+class DuelingHead(nn.Module):
     """V(x) + A(x, a) - mean_b A(x, b) of the two streams' last layers, side by side [B, 2 out].
 
     All of it is linear, hence one product. It is computed in float32, whatever the rest computes
@@ -120,16 +122,16 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            return nn.functional.linear(x.float(), *self.product())
+            return nn.functional.linear(x.float(), *self.combined_weights())
 
-    def product(self) -> tuple[Tensor, Tensor]:
+    def combined_weights(self) -> tuple[Tensor, Tensor]:
         """The weight [actions, 2 out] and the bias [actions] of that product."""
         v, a = self.value, self.advantage
         weight = torch.cat([v.weight.expand_as(a.weight), a.weight - a.weight.mean(0)], -1)
         return weight, v.bias + a.bias - a.bias.mean()
 
 
-class Fold(nn.Module):
+class SpaceToDepth(nn.Module):
     """Cells of s x s pixels folded into channels.
 
     A convolution with a kernel k and a stride s that divides it equals one of k/s and stride 1 on
@@ -138,18 +140,22 @@ class Fold(nn.Module):
     image lies in planes, and (dy, dx, c) where its channels come last.
     """
 
-    def __init__(self, s: int, planes: bool = False) -> None:
+    def __init__(self, block_size: int, channels_first: bool = False) -> None:
         super().__init__()
-        self.s, self.planes = s, planes
+        self.block_size, self.channels_first = block_size, channels_first
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, C, H, W] to [B, C s s, H // s, W // s]; what is left over no kernel reaches."""
-        s, rows, columns = self.s, x.shape[2] // self.s, x.shape[3] // self.s
+        s, rows, columns = (
+            self.block_size,
+            x.shape[2] // self.block_size,
+            x.shape[3] // self.block_size,
+        )
         folded = (len(x), rows, columns, x.shape[1] * s * s)
         x = x[:, :, : rows * s, : columns * s]
-        if self.planes:
+        if self.channels_first:
             x, pixel = x.contiguous().unflatten(3, (columns, s)), x.dtype
-            x = x.view(word(s * x.itemsize))
+            x = x.view(widest_dtype(s * x.itemsize))
             x = x.unflatten(2, (rows, s)).transpose(1, 2).contiguous()  # rows first, then columns:
             x = x.permute(0, 1, 4, 2, 3, 5).flatten().view(pixel)  # half the time of both at once
         else:
@@ -158,19 +164,19 @@ class Fold(nn.Module):
         return x.view(folded).permute(0, 3, 1, 2)
 
 
-class Rows(nn.Module):
+class FlattenChannelsLast(nn.Module):
     """Images to rows of features in the order in which channels-last memory holds them."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.permute(0, 2, 3, 1).flatten(1)
 
 
-def features(torso: nn.Sequential, shape: tuple[int, ...]) -> int:
+def count_features(torso: nn.Sequential, shape: tuple[int, ...]) -> int:
     """How many values a torso makes of an observation, without the memory to compute them."""
     for layer in torso:
-        if isinstance(layer, Fold):
+        if isinstance(layer, SpaceToDepth):
             channels, *image = shape
-            shape = (channels * layer.s**2, *(side // layer.s for side in image))
+            shape = (channels * layer.block_size**2, *(side // layer.block_size for side in image))
         elif isinstance(layer, nn.Conv2d):
             sides = zip(shape[1:], layer.kernel_size, layer.padding, layer.stride, strict=True)
             image = [
@@ -184,24 +190,24 @@ def atari_torso(spec: Spec, channels: tuple[int, ...]) -> nn.Sequential:
     """Mnih et al.'s three convolutions: 8x8 by 4, 4x4 by 2, 3x3 by 1; the first two folded."""
     c1, c2, c3 = channels
     return nn.Sequential(
-        Fold(4, planes=True),
-        nn.Conv2d(spec.observation[0] * 4 * 4, c1, 8 // 4),
+        SpaceToDepth(4, channels_first=True),
+        nn.Conv2d(spec.observation_shape[0] * 4 * 4, c1, 8 // 4),
         nn.ReLU(),
-        Fold(2),
+        SpaceToDepth(2),
         nn.Conv2d(c1 * 2 * 2, c2, 4 // 2),
         nn.ReLU(),
         nn.Conv2d(c2, c3, 3),
         nn.ReLU(),
-        Rows(),
+        FlattenChannelsLast(),
     ).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def small_torso(spec: Spec, channels: tuple[int, ...]) -> nn.Sequential:
     """3x3 convolutions that keep the size, for images of a few cells."""
     layers: list[nn.Module] = []
-    for before, after in zip((spec.observation[0], *channels), channels, strict=False):
+    for before, after in zip((spec.observation_shape[0], *channels), channels, strict=False):
         layers += [nn.Conv2d(before, after, 3, 1, 1), nn.ReLU()]
-    return nn.Sequential(*layers, Rows()).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return nn.Sequential(*layers, FlattenChannelsLast()).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 # name: (torso, its convolutions, hidden widths of each stream, smallest image side)
@@ -213,35 +219,35 @@ NETWORKS: dict[str, tuple[Callable[[Spec, tuple[int, ...]], nn.Sequential], tupl
 }
 
 
-def choose(spec: Spec) -> str:
+def choose_network_name(spec: Spec) -> str:
     """The network that "auto" stands for."""
-    if len(spec.observation) == 1:
+    if len(spec.observation_shape) == 1:
         return "mlp"
-    return "dueling" if min(spec.observation[1:]) >= 36 else "small-conv"
+    return "dueling" if min(spec.observation_shape[1:]) >= 36 else "small-conv"
 
 
-def builder(settings: config.Network) -> Builder:
+def make_network_builder(settings: config.NetworkConfig) -> NetworkBuilder:
     """The network a configuration names, as a function of the environment's spec."""
 
     def build(spec: Spec) -> nn.Module:
-        name = choose(spec) if settings.name == "auto" else settings.name
+        name = choose_network_name(spec) if settings.name == "auto" else settings.name
         torso, channels, hidden, side = NETWORKS[name]
         channels = settings.convolutions or channels
-        if side and (len(spec.observation) != 3 or min(spec.observation[1:]) < side):
+        if side and (len(spec.observation_shape) != 3 or min(spec.observation_shape[1:]) < side):
             raise ConfigError(
                 f"network.name {name} needs images of at least {side}x{side}, {spec.env} shows"
-                f" {spec.observation}: use --network.name auto"
+                f" {spec.observation_shape}: use --network.name auto"
             )
         if not side and settings.convolutions:
             raise ConfigError(f"network.convolutions has no part in {name}: leave it out")
         if torso is atari_torso and len(channels) != 3:
             raise ConfigError(f"network.convolutions must name 3 widths for {name}, not {channels}")
-        return Dueling(spec, torso(spec, channels), settings.hidden or hidden)
+        return DuelingNetwork(spec, torso(spec, channels), settings.hidden or hidden)
 
     return build
 
 
-def fill(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
+def load_network_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Give a network the weights of a checkpoint."""
     try:
         network.load_state_dict(weights)
@@ -250,6 +256,6 @@ def fill(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
         raise CheckpointError(f"the weights do not fit this network: {reason}") from None
 
 
-def parameters(network: nn.Module) -> int:
+def count_parameters(network: nn.Module) -> int:
     """How many numbers are learned."""
     return sum(math.prod(p.shape) for p in network.parameters())

@@ -11,14 +11,14 @@ from lookfurther.errors import ConfigError
 class Preset(NamedTuple):
     """Overrides of the base configuration, in `config.replace`'s spelling."""
 
-    place: str
+    description: str
     overrides: dict[str, Any]
 
 
 _NO_DEMOS: dict[str, Any] = {
     "learner__agent_items": 256,
     "learner__expert_items": 0,
-    "actor__ladder": "apex",
+    "actor__epsilon_schedule": "apex",
 }
 
 PRESETS: dict[str, Preset] = {
@@ -26,19 +26,21 @@ PRESETS: dict[str, Preset] = {
     "apex-dqfd-deeper": Preset(
         "Tables 1-4, Ape-X DQfD (deeper)", {"network__name": "dueling-deeper"}
     ),
-    "no-transform": Preset("Fig. 3, standard Bellman operator", {"learner__transform": "identity"}),
-    "no-tc": Preset("Fig. 3, without the TC loss", {"learner__consistency": 0.0}),
-    "no-imitation": Preset("Fig. 3, without the imitation loss", {"learner__imitation": 0.0}),
+    "no-transform": Preset(
+        "Fig. 3, standard Bellman operator", {"learner__value_transform": "identity"}
+    ),
+    "no-tc": Preset("Fig. 3, without the TC loss", {"learner__tc_weight": 0.0}),
+    "no-imitation": Preset("Fig. 3, without the imitation loss", {"learner__im_weight": 0.0}),
     "no-demos": Preset("Fig. 3, without demonstrations, Ape-X's ladder", _NO_DEMOS),
     "apex-dqn": Preset(
         "Tables 1-4, Ape-X DQN (Horgan et al. 2018)",
         _NO_DEMOS
         | {
-            "learner__transform": "identity",
-            "learner__consistency": 0.0,
+            "learner__value_transform": "identity",
+            "learner__tc_weight": 0.0,
             "learner__gamma": 0.99,
-            "learner__priority": "abs",
-            "environment__reward": "clip",
+            "learner__priority_type": "abs",
+            "environment__reward_transform": "clip",
             "replay__horizons": (3,),
         },
     ),
@@ -51,7 +53,7 @@ SCALES: dict[str, Preset] = {
         {
             "actor__lanes": 32,
             "replay__capacity": 200_000,
-            "replay__start": 2_000,
+            "replay__learning_starts": 2_000,
             "learner__learning_rate": 5e-4,
             "learner__target_period": 200,
             "run__steps": 1_000_000,

@@ -8,28 +8,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lookfurther.array_api import A
+from lookfurther.array_api import ArrayT
 from lookfurther.losses import huber, td_target
-from lookfurther.returns import n_step
-from lookfurther.transforms import Transform
+from lookfurther.returns import n_step_return
+from lookfurther.transforms import ValueTransform
 
 # What a TD error turns into: Algorithm 1's |L_TD|, or the absolute error of most codes.
-PRIORITIES: dict[str, Callable[[Tensor], Tensor]] = {"huber": huber, "abs": torch.abs}
+PRIORITY_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"huber": huber, "abs": torch.abs}
 
 
-def mass(p: A, alpha: float, offset: float) -> A:
+def priority_mass(p: ArrayT, alpha: float, offset: float) -> ArrayT:
     """(p + offset)^alpha: an item's unnormalised probability, of p in float64."""
     return (p + offset) ** alpha
 
 
-def importance_weights(probability: A, beta: float) -> A:
+def importance_weights(probability: ArrayT, beta: float) -> ArrayT:
     """w_i = (N P(i))^-beta, divided by the largest of the sample; N cancels in that quotient."""
     share: Any = probability / probability.min()
     return share**-beta
 
 
 def initial_td_error(
-    q_a: Tensor, v: Tensor, reward: Tensor, mark: Tensor, n: int, gamma: float, transform: Transform
+    q_a: Tensor,
+    v: Tensor,
+    reward: Tensor,
+    mark: Tensor,
+    n: int,
+    gamma: float,
+    transform: ValueTransform,
 ) -> Tensor:
     """f(x_t, a_t) - T_h f over n steps, with the values the actor itself saw (Sec. 3.4).
 
@@ -37,6 +43,6 @@ def initial_td_error(
     mark [m, N] are those of `n_step`.
     """
     horizon = torch.full_like(reward[:, 0], n)
-    r, discount, steps = n_step(reward, mark, horizon, gamma)
+    r, discount, steps = n_step_return(reward, mark, horizon, gamma)
     v_next = v.gather(-1, steps.unsqueeze(-1)).squeeze(-1)
     return q_a - td_target(r, discount, v_next, transform)

@@ -10,7 +10,7 @@ from torch import Tensor
 from lookfurther.types import END, TERMINAL
 
 
-class Return(NamedTuple):
+class NStepReturn(NamedTuple):
     """What follows a state-action pair over at most n steps."""
 
     r: Tensor  # float32: sum over the steps taken of gamma^j r_{t+j+1}
@@ -31,7 +31,7 @@ def discounted_returns(reward: Tensor, mark: Tensor, gamma: float) -> Tensor:
     return found
 
 
-def n_step(reward: Tensor, mark: Tensor, n: Tensor, gamma: float) -> Return:
+def n_step_return(reward: Tensor, mark: Tensor, n: Tensor, gamma: float) -> NStepReturn:
     """The n-step return: stop at an end, bootstrap across truncation but not termination.
 
     reward [..., N] holds r_{t+1} ... r_{t+N}, mark [..., N] the marks of x_{t+1} ... x_{t+N},
@@ -45,4 +45,4 @@ def n_step(reward: Tensor, mark: Tensor, n: Tensor, gamma: float) -> Return:
     r = torch.where(taken, gamma ** j.double() * reward.double(), 0.0).sum(-1)
     final = mark.gather(-1, (steps - 1).unsqueeze(-1)).squeeze(-1)
     discount = torch.where((final & TERMINAL) != 0, 0.0, gamma ** steps.double())
-    return Return(r.float(), discount.float(), steps)
+    return NStepReturn(r.float(), discount.float(), steps)

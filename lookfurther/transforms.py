@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 
-class Transform(NamedTuple):
+class ValueTransform(NamedTuple):
     """h and its inverse."""
 
     h: Callable[[Tensor], Tensor]
@@ -40,12 +40,15 @@ def identity(z: Tensor) -> Tensor:
     return z
 
 
-IDENTITY = Transform(identity, identity)
+IDENTITY = ValueTransform(identity, identity)
 
 
-def transform(name: str, eps: float) -> Transform:
+def make_value_transform(name: str, eps: float) -> ValueTransform:
     """The pair a configuration names: "h" or "identity"."""
-    pairs = {"h": Transform(partial(h, eps=eps), partial(h_inv, eps=eps)), "identity": IDENTITY}
+    pairs = {
+        "h": ValueTransform(partial(h, eps=eps), partial(h_inv, eps=eps)),
+        "identity": IDENTITY,
+    }
     return pairs[name]
 
 
@@ -54,14 +57,14 @@ def signed_log(r: Tensor) -> Tensor:
     return r.sign() * r.abs().log1p()
 
 
-def clip(r: Tensor) -> Tensor:
+def clip_reward(r: Tensor) -> Tensor:
     """r cut to [-1, 1]: DQN's reward transform."""
     return r.clamp(-1, 1)
 
 
 # What the learner sees of a reward; the paper's runs see it raw.
-REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
+REWARD_TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "raw": identity,
-    "clip": clip,
+    "clip": clip_reward,
     "signed-log": signed_log,
 }

@@ -23,8 +23,8 @@ TRUNCATED = 4  # x_t was the last observation for another reason: bootstrap from
 BEST = 8  # x_t belongs to the best expert episode (the paper's e_i = 1)
 END = TERMINAL | TRUNCATED
 
-MOST_ACTIONS = 2**16
-LARGEST = 2**31  # of the sizes in a Spec, and of the values in an observation
+MAX_ACTIONS = 2**16
+MAX_SIZE = 2**31  # of the sizes in a Spec, and of the values in an observation
 
 
 class Spec(NamedTuple):
@@ -47,11 +47,11 @@ class Spec(NamedTuple):
         match data:
             case {"plane": [*plane], **rest} if set(rest) == set(cls._fields) - {"plane"}:
                 spec = cls(plane=tuple(plane), **rest)
-                if spec.is_sound():
+                if spec.is_valid():
                     return spec
         raise ValueError("not a Spec")
 
-    def is_sound(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether every field has its type and a size that tensors can have."""
         sizes = (*self.plane, self.stack, self.actions)
         return (
@@ -60,13 +60,13 @@ class Spec(NamedTuple):
             and type(self.high) in (int, float)
             and 0 < self.high < math.inf
             and 1 <= len(self.plane) <= 3
-            and all(type(size) is int and 0 < size < LARGEST for size in sizes)
-            and self.actions <= MOST_ACTIONS
-            and math.prod(self.observation) < LARGEST
+            and all(type(size) is int and 0 < size < MAX_SIZE for size in sizes)
+            and self.actions <= MAX_ACTIONS
+            and math.prod(self.observation_shape) < MAX_SIZE
         )
 
     @property
-    def observation(self) -> tuple[int, ...]:
+    def observation_shape(self) -> tuple[int, ...]:
         return (self.stack * self.plane[0], *self.plane[1:])
 
 
@@ -93,13 +93,15 @@ class Chunk(NamedTuple):
     reward: Array  # [k, m] float32: what followed a_t
     mark: Array  # [k, m] uint8
     priority: Array  # [k, m, H] float32, for the slots t - lag
-    forget: np.ndarray  # [m] int64: so many of the slots already in the replay become unsamplable
+    invalidate_newest: (
+        np.ndarray
+    )  # [m] int64: so many of the slots already in the replay become unsamplable
 
 
 class Batch(NamedTuple):
     """B transitions t_i = (x_i, a_i, r'_i, x'_i, e_i) of mixed horizons (Sec. 3.4)."""
 
-    both: Tensor  # [2, B, *spec.observation]: x, then x', one block for one forward pass
+    x_both: Tensor  # [2, B, *spec.observation]: x, then x', one block for one forward pass
     a: Tensor  # [B] int64
     r: Tensor  # [B] float32: sum of gamma^j r_{t+j+1} over the steps taken
     discount: Tensor  # [B] float32: gamma^steps, 0 where x' is terminal
@@ -111,8 +113,8 @@ class Batch(NamedTuple):
 
     @property
     def x(self) -> Tensor:
-        return self.both[0]
+        return self.x_both[0]
 
     @property
     def x_next(self) -> Tensor:
-        return self.both[1]
+        return self.x_both[1]

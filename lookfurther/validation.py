@@ -10,24 +10,24 @@ if TYPE_CHECKING:
     from lookfurther.config import Config
 
 # Numbers with a least value, and numbers that must exceed 0.
-LEAST = {
-    "environment.stack": 0,
-    "environment.repeat": 1,
-    "environment.noops": 0,
-    "environment.cap": 1,
+MINIMUM = {
+    "environment.frame_stack": 0,
+    "environment.action_repeat": 1,
+    "environment.noop_max": 0,
+    "environment.max_episode_length": 1,
     "environment.max_failures": 1,
     "environment.processes": 0,
     "environment.worker_timeout": 0,
     "environment.threads": 0,
     "actor.lanes": 1,
-    "actor.weights_period": 1,
+    "actor.weight_sync_period": 1,
     "actor.stagger_steps": 0,
     "replay.alpha": 0,
     "learner.agent_items": 1,
     "learner.expert_items": 0,
     "learner.target_period": 1,
-    "learner.consistency": 0,
-    "learner.imitation": 0,
+    "learner.tc_weight": 0,
+    "learner.im_weight": 0,
     "run.steps": 1,
     "run.minutes": 0,
     "run.seed": 0,
@@ -37,53 +37,60 @@ LEAST = {
     "run.log_period": 1,
     "run.checkpoint_period": 0,
     "run.checkpoint_minutes": 0,
-    "run.keep": 1,
+    "run.keep_checkpoints": 1,
 }
 POSITIVE = (
-    "replay.offset",
+    "replay.priority_offset",
     "learner.learning_rate",
     "learner.adam_eps",
     "learner.max_gradient_norm",
-    "learner.transform_eps",
+    "learner.value_transform_eps",
     "learner.samples_per_insert",
 )
 
 
-def bounds(c: Config) -> list[tuple[bool, str]]:
+def bound_rules(config: Config) -> list[tuple[bool, str]]:
     """(holds, what must hold) for every setting that is bounded by itself."""
-    value = {name: attrgetter(name)(c) for name in (*LEAST, *POSITIVE)}
+    value = {name: attrgetter(name)(config) for name in (*MINIMUM, *POSITIVE)}
     return [
-        (c.env != "", "env must be given, for example --env ALE/Pong-v5"),
-        *((value[k] >= n, f"{k} must be {n} or more, not {value[k]}") for k, n in LEAST.items()),
+        (config.env != "", "env must be given, for example --env ALE/Pong-v5"),
+        *((value[k] >= n, f"{k} must be {n} or more, not {value[k]}") for k, n in MINIMUM.items()),
         *((value[k] > 0, f"{k} must be above 0, not {value[k]}") for k in POSITIVE),
     ]
 
 
-def least_start(c: Config) -> int:
+def min_learning_starts(config: Config) -> int:
     """Steps after which every lane has an item of every horizon."""
-    return c.actor.lanes * (max(c.replay.horizons, default=0) + 2)
+    return config.actor.lanes * (max(config.replay.horizons, default=0) + 2)
 
 
-def least_planes(c: Config) -> int:
+def min_extra_slots(config: Config) -> int:
     """Steps that a lane keeps besides the longest horizon, 16 at least.
 
     With the planes of a stack no sampled stack is torn. With one more there are two steps to
     sample from, and one of them is no end.
     """
-    return max(16, c.environment.stack + 1)
+    return max(16, config.environment.frame_stack + 1)
 
 
-def least_capacity(c: Config) -> int:
+def min_capacity(config: Config) -> int:
     """Steps with which every lane has something whole to sample."""
-    return c.actor.lanes * (max(c.replay.horizons, default=0) + least_planes(c))
+    return config.actor.lanes * (max(config.replay.horizons, default=0) + min_extra_slots(config))
 
 
-def relations(c: Config) -> list[tuple[bool, str]]:
+def relation_rules(config: Config) -> list[tuple[bool, str]]:
     """(holds, what must hold) for every other constraint."""
-    e, a, r, n, le, run = c.environment, c.actor, c.replay, c.network, c.learner, c.run
-    room, warm = least_capacity(c), least_start(c)
+    e, a, r, n, le, run = (
+        config.environment,
+        config.actor,
+        config.replay,
+        config.network,
+        config.learner,
+        config.run,
+    )
+    room, warm = min_capacity(config), min_learning_starts(config)
     return [
-        (0 <= e.sticky < 1, f"environment.sticky must be in [0, 1), not {e.sticky}"),
+        (0 <= e.sticky_prob < 1, f"environment.sticky_prob must be in [0, 1), not {e.sticky_prob}"),
         (
             e.processes <= a.lanes,
             f"environment.processes ({e.processes}) exceeds actor.lanes ({a.lanes})",
@@ -100,14 +107,17 @@ def relations(c: Config) -> list[tuple[bool, str]]:
         (
             r.capacity >= room,
             f"replay.capacity ({r.capacity}) must be at least {room}:"
-            f" actor.lanes x (the longest horizon + {least_planes(c)})",
+            f" actor.lanes x (the longest horizon + {min_extra_slots(config)})",
         ),
         (
-            r.start >= warm,
-            f"replay.start ({r.start}) must be at least {warm}:"
+            r.learning_starts >= warm,
+            f"replay.learning_starts ({r.learning_starts}) must be at least {warm}:"
             " actor.lanes x (the longest horizon + 2)",
         ),
-        (r.start <= r.capacity, f"replay.start ({r.start}) exceeds replay.capacity ({r.capacity})"),
+        (
+            r.learning_starts <= r.capacity,
+            f"replay.learning_starts ({r.learning_starts}) exceeds replay.capacity ({r.capacity})",
+        ),
         (
             min(n.convolutions, default=1) >= 1,
             f"network.convolutions must be widths of 1 or more, not {n.convolutions}",
@@ -122,12 +132,12 @@ def relations(c: Config) -> list[tuple[bool, str]]:
         ),
         (0 <= le.gamma <= 1, f"learner.gamma must be in [0, 1], not {le.gamma}"),
         (
-            le.expert_items == 0 or len(c.demos) > 0,
+            le.expert_items == 0 or len(config.demos) > 0,
             f"learner.expert_items is {le.expert_items}, but no demonstrations are given:"
             " add --demos NAME, or use the preset no-demos",
         ),
         (
-            le.expert_items > 0 or len(c.demos) == 0,
+            le.expert_items > 0 or len(config.demos) == 0,
             "demonstrations are given, but learner.expert_items is 0:"
             " drop --demos or choose another preset",
         ),

@@ -23,44 +23,44 @@ import h5py
 import numpy as np
 
 CPU_SECONDS = 120  # for all of them together; a file that hangs takes longer
-MOST_MEMORY = 2**32  # bytes of addresses, so that a failure here harms nothing else
+MAX_MEMORY = 2**32  # bytes of addresses, so that a failure here harms nothing else
 
 # Recordings: pickles
 
 
-def doubled(first: bytes, again: bytes, times: int = 40) -> bytes:
+def nested_twice(first: bytes, repeat_previous: bytes, depth: int = 40) -> bytes:
     """A list of things that each hold the one before twice; the last is number times - 1."""
     text = b"](" + first + b"q\0"
-    for i in range(1, times):
-        text += again % (i - 1, i - 1) + b"q%c" % i
+    for i in range(1, depth):
+        text += repeat_previous % (i - 1, i - 1) + b"q%c" % i
     return text + b"e"
 
 
-LISTS, TUPLES = (b"]", b"](h%ch%ce"), (b")", b"h%ch%c\x86")
-LAST = b"h%c" % 39
+LIST_OPCODES, TUPLE_OPCODES = (b"]", b"](h%ch%ce"), (b")", b"h%ch%c\x86")
+LAST_OPCODE = b"h%c" % 39
 
 
-def recording_of(actions: bytes) -> bytes:
+def recording_pickle(actions: bytes) -> bytes:
     return b"}X\x07\x00\x00\x00actions" + actions + b"s."
 
 
 def shared_lists() -> bytes:
-    return b"\x80\x03" + doubled(*LISTS) + recording_of(b"](" + LAST + b"e")
+    return b"\x80\x03" + nested_twice(*LIST_OPCODES) + recording_pickle(b"](" + LAST_OPCODE + b"e")
 
 
 def shared_tuples_as_key() -> bytes:
-    return b"\x80\x03" + doubled(*TUPLES) + b"}" + LAST + b"K\x01s."
+    return b"\x80\x03" + nested_twice(*TUPLE_OPCODES) + b"}" + LAST_OPCODE + b"K\x01s."
 
 
 def shared_tuples_as_dtype() -> bytes:
-    kind = b"cnumpy\ndtype\n" + LAST + b"\x85R"
+    kind = b"cnumpy\ndtype\n" + LAST_OPCODE + b"\x85R"
     scalar = b"cnumpy.core.multiarray\nscalar\n" + kind + b"C\x0812345678\x86R."
-    return b"\x80\x03" + doubled(*TUPLES) + scalar
+    return b"\x80\x03" + nested_twice(*TUPLE_OPCODES) + scalar
 
 
 def bytes_of_a_number() -> bytes:
     array = b"cnumpy.core.multiarray\n_reconstruct\n)R"
-    return b"\x80\x03" + recording_of(array + b"(NNNNJ\xff\xff\xff\x7ftb")
+    return b"\x80\x03" + recording_pickle(array + b"(NNNNJ\xff\xff\xff\x7ftb")
 
 
 def deep_tuples() -> bytes:
@@ -75,9 +75,9 @@ def name_of_many_words() -> bytes:
     return b"\x80\x03c" + b"a " * 8_000_000 + b"\nb\n."
 
 
-def checkpoints(count: int, before: int) -> bytes:
+def checkpoint_pickle(count: int, ram_offset: int) -> bytes:
     """One emulator state, its RAM after a number of bytes, at each of the first frames."""
-    state = bytes(before) + b"M6532" + np.array([128] + [0] * 128, "<i4").tobytes()
+    state = bytes(ram_offset) + b"M6532" + np.array([128] + [0] * 128, "<i4").tobytes()
     array = b"cnumpy.core.multiarray\n_reconstruct\n)R(NNNNB" + struct.pack("<I", len(state))
     numbers = b"".join(b"J" + struct.pack("<i", i) for i in range(1, count + 1))
     return (
@@ -89,11 +89,11 @@ def checkpoints(count: int, before: int) -> bytes:
 
 def many_checkpoints() -> bytes:
     """Each may be RAM writes: 50 million."""
-    return checkpoints(400_000, 0)
+    return checkpoint_pickle(400_000, 0)
 
 
 def large_checkpoint() -> bytes:
-    return checkpoints(5_000, 2**23)
+    return checkpoint_pickle(5_000, 2**23)
 
 
 PICKLES: dict[str, Callable[[], bytes]] = {
@@ -114,7 +114,7 @@ PICKLES: dict[str, Callable[[], bytes]] = {
 # Action sequences: archives
 
 
-def npy(shape: tuple[int, ...], descr: str = "|u1") -> bytes:
+def npy_header(shape: tuple[int, ...], descr: str = "|u1") -> bytes:
     file = io.BytesIO()
     header = {"descr": descr, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
@@ -129,7 +129,7 @@ def deflated_zeros(head: bytes, megabytes: int) -> bytes:
     return start + one * megabytes + packer.flush()
 
 
-def archive(*members: tuple[str, bytes, int], times: int = 1) -> bytes:
+def zip_archive(*members: tuple[str, bytes, int], times: int = 1) -> bytes:
     """A zip file of deflated members: name, packed bytes, the size it claims; no CRC is right.
 
     Its directory names each of them `times` times.
@@ -148,7 +148,7 @@ def archive(*members: tuple[str, bytes, int], times: int = 1) -> bytes:
 
 def member_larger_than_it_says() -> bytes:
     packed = deflated_zeros(b"", 2000)
-    return archive(*((f"{name}.npy", packed, 100) for name in ("rom", "ale_actions", "score")))
+    return zip_archive(*((f"{name}.npy", packed, 100) for name in ("rom", "ale_actions", "score")))
 
 
 def member_packed_as_bzip2() -> bytes:
@@ -176,7 +176,7 @@ def millions_of_writes() -> bytes:
 
 
 def large_directory() -> bytes:
-    return archive(("rom.npy", b"", 0), times=200_000)
+    return zip_archive(("rom.npy", b"", 0), times=200_000)
 
 
 ARCHIVES: dict[str, Callable[[], bytes]] = {
@@ -192,32 +192,32 @@ ARCHIVES: dict[str, Callable[[], bytes]] = {
 
 # Datasets of Minari's
 
-BOX = {"type": "Box", "dtype": "float32", "shape": [4], "low": [0] * 4, "high": [1] * 4}
-PICTURE = {"type": "Box", "dtype": "uint8", "shape": [210, 160, 3], "low": 0, "high": 255}
+VECTOR_BOX = {"type": "Box", "dtype": "float32", "shape": [4], "low": [0] * 4, "high": [1] * 4}
+IMAGE_BOX = {"type": "Box", "dtype": "uint8", "shape": [210, 160, 3], "low": 0, "high": 255}
 ROWS = 6
 
 
-def described(folder: Path, form: str, box: dict, **options: Any) -> Path:
+def write_metadata(folder: Path, data_format: str, box: dict, **options: Any) -> Path:
     """The folder of a dataset's files, with its metadata; the options are the environment's."""
     data = folder / "data"
     data.mkdir(parents=True)
-    env, actions = ("CartPole-v1", 2) if box is BOX else ("ALE/Pong-v5", 6)
+    env, actions = ("CartPole-v1", 2) if box is VECTOR_BOX else ("ALE/Pong-v5", 6)
     facts = {
         "env_spec": json.dumps({"id": env} | options),
         "observation_space": json.dumps(box),
         "action_space": json.dumps({"type": "Discrete", "n": actions}),
-        "data_format": form,
+        "data_format": data_format,
         "total_episodes": 1,
     }
     (data / "metadata.json").write_text(json.dumps(facts))
     return data
 
 
-def hdf5(
-    folder: Path, box: dict = BOX, arrays: Any = None, steps: int = ROWS - 1, **options: Any
+def write_hdf5(
+    folder: Path, box: dict = VECTOR_BOX, arrays: Any = None, steps: int = ROWS - 1, **options: Any
 ) -> Path:
     """A sound dataset but for some arrays, given as what create_dataset takes, and options."""
-    data = described(folder, "hdf5", box, **options)
+    data = write_metadata(folder, "hdf5", box, **options)
     first: dict[str, dict] = {
         "observations": {"data": np.zeros((steps + 1, *box["shape"]), box["dtype"])},
         "actions": {"data": np.zeros(steps, np.int64)},
@@ -232,7 +232,7 @@ def hdf5(
 
 def fixed_strings(folder: Path) -> None:
     long = {"shape": (ROWS,), "dtype": "S1200000000", "chunks": (1,)}
-    hdf5(folder, PICTURE, {"observations": long})
+    write_hdf5(folder, IMAGE_BOX, {"observations": long})
 
 
 def millions_of_steps(folder: Path) -> None:
@@ -242,11 +242,11 @@ def millions_of_steps(folder: Path) -> None:
     ends = {"data": np.zeros(steps, bool)} | packed
     strings = {"shape": (steps + 1,), "dtype": "S1", "chunks": (2**20,)}
     arrays = {"actions": small, "rewards": small, "terminations": ends, "observations": strings}
-    hdf5(folder, PICTURE, arrays)
+    write_hdf5(folder, IMAGE_BOX, arrays)
 
 
 def one_episode_many_times(folder: Path) -> None:
-    hdf5(folder, steps=20_000)
+    write_hdf5(folder, steps=20_000)
     with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
         for i in range(1, 500):
             file[f"episode_{i}"] = file["episode_0"]
@@ -254,22 +254,22 @@ def one_episode_many_times(folder: Path) -> None:
     path.write_text(path.read_text().replace('"total_episodes": 1', '"total_episodes": 500'))
 
 
-def table(folder: Path, form: str, observations: Any, box: dict = BOX) -> Path:
+def write_table(folder: Path, data_format: str, observations: Any, box: dict = VECTOR_BOX) -> Path:
     """The folder of the one episode of a dataset of tables."""
     import pyarrow
 
-    data = described(folder, form, box) / "0"
+    data = write_metadata(folder, data_format, box) / "0"
     data.mkdir()
     (data / "metadata.json").write_text("{}")
     rows = len(observations)
     columns = {"actions": 0, "rewards": 1.0, "terminations": False}
     arrays = {name: pyarrow.repeat(value, rows) for name, value in columns.items()}
     written = pyarrow.table({"observations": observations} | arrays)
-    if form == "parquet":
+    if data_format == "parquet":
         from pyarrow import parquet
 
         parquet.write_table(
-            written, data / "part-0.parquet", store_schema=box is BOX, compression="zstd"
+            written, data / "part-0.parquet", store_schema=box is VECTOR_BOX, compression="zstd"
         )
     else:
         from pyarrow import ipc
@@ -280,7 +280,7 @@ def table(folder: Path, form: str, observations: Any, box: dict = BOX) -> Path:
     return folder
 
 
-def vectors(rows: int) -> Any:
+def arrow_vectors(rows: int) -> Any:
     import pyarrow
 
     return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(np.zeros(4 * rows, np.float32)), 4)
@@ -291,46 +291,48 @@ def parquet_of_one_large_value(folder: Path) -> None:
     import pyarrow
 
     indices = pyarrow.array(np.zeros(300, np.int32))
-    table(folder, "parquet", pyarrow.DictionaryArray.from_arrays(indices, [bytes(2**23)]), PICTURE)
+    write_table(
+        folder, "parquet", pyarrow.DictionaryArray.from_arrays(indices, [bytes(2**23)]), IMAGE_BOX
+    )
 
 
 def parquet_of_many_rows(folder: Path) -> None:
-    table(folder, "parquet", vectors(3_000_000))
+    write_table(folder, "parquet", arrow_vectors(3_000_000))
 
 
 def arrow_of_one_large_value(folder: Path) -> None:
     import pyarrow
 
     values = [bytes(2**27), *[b""] * (ROWS - 1)]
-    table(folder, "arrow", pyarrow.array(values, pyarrow.binary()), PICTURE)
+    write_table(folder, "arrow", pyarrow.array(values, pyarrow.binary()), IMAGE_BOX)
 
 
 def frameskip(folder: Path) -> None:
-    hdf5(folder, PICTURE, kwargs={"frameskip": 400_000_000})
+    write_hdf5(folder, IMAGE_BOX, kwargs={"frameskip": 400_000_000})
 
 
 def frame_skip_of_a_wrapper(folder: Path) -> None:
     wrapper = {"name": "AtariPreprocessing", "kwargs": {"frame_skip": 400_000_000}}
-    hdf5(folder, PICTURE, additional_wrappers=[wrapper])
+    write_hdf5(folder, IMAGE_BOX, additional_wrappers=[wrapper])
 
 
 def many_values(folder: Path) -> None:
-    hdf5(folder)
+    write_hdf5(folder)
     (folder / "data" / "metadata.json").write_text("[" + "[]," * 2_000_000 + "[]]")
 
 
 def large_metadata(folder: Path) -> None:
-    hdf5(folder)
+    write_hdf5(folder)
     (folder / "data" / "metadata.json").write_text("[" + "[]," * 20_000_000 + "[]]")
 
 
 def deep_values(folder: Path) -> None:
-    hdf5(folder)
+    write_hdf5(folder)
     (folder / "data" / "metadata.json").write_text("[" * 400_000)
 
 
 def endless_metadata(folder: Path) -> None:
-    hdf5(folder)
+    write_hdf5(folder)
     (folder / "data" / "metadata.json").unlink()
     (folder / "data" / "metadata.json").symlink_to("/dev/zero")
 
@@ -352,10 +354,10 @@ DATASETS: dict[str, Callable[[Path], None]] = {
         endless_metadata,
     )
 }
-TABLES = {name for name in DATASETS if name.startswith(("parquet", "arrow"))}
+PYARROW_BOMBS = {name for name in DATASETS if name.startswith(("parquet", "arrow"))}
 
 
-def made(folder: Path) -> dict[str, Path]:
+def write_bombs(folder: Path) -> dict[str, Path]:
     """All of them, by name; those of tables where pyarrow is.
 
     Datasets come first: the helper process starts with the peak of the process that starts it.
@@ -364,7 +366,7 @@ def made(folder: Path) -> dict[str, Path]:
 
     files = {}
     for name, build in DATASETS.items():
-        if name not in TABLES or find_spec("pyarrow"):
+        if name not in PYARROW_BOMBS or find_spec("pyarrow"):
             files[name] = folder / name
             build(files[name])
     for kind, makers in (("demo", PICKLES), ("npz", ARCHIVES)):
@@ -375,20 +377,22 @@ def made(folder: Path) -> dict[str, Path]:
     return files
 
 
-def sound(folder: Path) -> list[Path]:
+def write_sound_files(folder: Path) -> list[Path]:
     """Sound files of every kind: what reading them takes is where growth begins."""
-    files = [folder / "Pong.demo", folder / "one.npz", hdf5(folder / "hdf5")]
+    files = [folder / "Pong.demo", folder / "one.npz", write_hdf5(folder / "hdf5")]
     files[0].write_bytes(pickle.dumps({"actions": ["up"]}, protocol=3))
     files[1].write_bytes(sound_sequence(rom="no_such_game"))
     from importlib.util import find_spec
 
     if find_spec("pyarrow"):
-        files += [table(folder / form, form, vectors(ROWS)) for form in ("parquet", "arrow")]
+        files += [
+            write_table(folder / form, form, arrow_vectors(ROWS)) for form in ("parquet", "arrow")
+        ]
     return files
 
 
 def main(folder: Path) -> None:
-    from lookfurther.demos.importers import read
+    from lookfurther.demos.importers import import_demos
     from lookfurther.demos.sandbox import SANDBOX
     from lookfurther.errors import LookFurtherError
 
@@ -396,7 +400,7 @@ def main(folder: Path) -> None:
         for name, path in files.items():
             said = ""
             try:
-                read(path, force=True)
+                import_demos(path, force=True)
             except LookFurtherError as error:
                 said = str(error)
             SANDBOX.stop()  # so that the system says how much it took
@@ -406,7 +410,7 @@ def main(folder: Path) -> None:
             ]
             print(json.dumps([name, said, *taken]), flush=True)
 
-    for what, limit in ((resource.RLIMIT_CPU, CPU_SECONDS), (resource.RLIMIT_AS, MOST_MEMORY)):
+    for what, limit in ((resource.RLIMIT_CPU, CPU_SECONDS), (resource.RLIMIT_AS, MAX_MEMORY)):
         resource.setrlimit(what, (limit, resource.getrlimit(what)[1]))
     files = json.loads((folder / "files.json").read_text())
     read_all({f"sound {i}": Path(path) for i, path in enumerate(files["sound"])})

@@ -16,17 +16,17 @@ from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 Span = tuple[int, int]  # the first byte of a tensor, and the one after its last
 
 
-def spans(arguments: Iterable[Any]) -> Iterator[Span]:
+def tensor_spans(arguments: Iterable[Any]) -> Iterator[Span]:
     """Of the tensors among arguments, and in tuples among them."""
     for each in arguments:
         if isinstance(each, tuple):
-            yield from spans(each)
+            yield from tensor_spans(each)
         elif hasattr(each, "data_ptr") and each.numel():
             last = sum((n - 1) * step for n, step in zip(each.shape, each.stride(), strict=True))
             yield each.data_ptr(), each.data_ptr() + (last + 1) * each.element_size()
 
 
-def check(kernel: str, known: Iterable[Span], pointers: Any, mask: Any) -> None:
+def check_pointers(kernel: str, known: Iterable[Span], pointers: Any, mask: Any) -> None:
     """Every place that the mask lets through lies in a tensor."""
     places = np.asarray(pointers.data)[np.asarray(mask.data, bool)].astype(np.int64)
     size = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
@@ -37,7 +37,7 @@ def check(kernel: str, known: Iterable[Span], pointers: Any, mask: Any) -> None:
 
 
 @contextmanager
-def watched() -> Iterator[None]:
+def bounds_checked() -> Iterator[None]:
     """While kernels run here, none goes outside its tensors."""
     known: list[Span] = []
     kernel = ""
@@ -47,15 +47,15 @@ def watched() -> Iterator[None]:
     def prepared(self: Any, args: Any, kwargs: Any) -> Any:
         nonlocal kernel
         kernel, found = self.fn.__name__, prepare(self, args, kwargs)
-        known[:] = spans([*found[0], *found[1].values()])
+        known[:] = tensor_spans([*found[0], *found[1].values()])
         return found
 
     def loaded(self: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
-        check(kernel, known, pointers, mask)
+        check_pointers(kernel, known, pointers, mask)
         return load(self, pointers, mask, *rest)
 
     def stored(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        check(kernel, known, pointers, mask)
+        check_pointers(kernel, known, pointers, mask)
         return store(self, pointers, value, mask, *rest)
 
     with (

@@ -12,18 +12,18 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from lookfurther.config import Environment
+from lookfurther.config import EnvConfig
 from lookfurther.envs import Envs, make_envs
 from lookfurther.types import Step
 
 
-def lanes(
-    env: str | Callable[[], gymnasium.Env], m: int = 1, seed: int = 0, **settings: Any
+def make_lanes(
+    env: str | Callable[[], gymnasium.Env], count: int = 1, seed: int = 0, **settings: Any
 ) -> Envs:
-    return make_envs(env, Environment(**settings), m, seed, 1)
+    return make_envs(env, EnvConfig(**settings), count, seed, 1)
 
 
-def play(envs: Envs, actions: np.ndarray) -> list[Step]:
+def play_actions(envs: Envs, actions: np.ndarray) -> list[Step]:
     """The Steps that follow the rows of `actions`."""
     film = []
     for action in actions:
@@ -32,16 +32,16 @@ def play(envs: Envs, actions: np.ndarray) -> list[Step]:
     return film
 
 
-def choices(envs: Envs, steps: int, seed: int = 0) -> np.ndarray:
+def random_actions(envs: Envs, steps: int, seed: int = 0) -> np.ndarray:
     """Random actions for so many steps."""
     return np.random.default_rng(seed).integers(0, envs.spec.actions, (steps, envs.lanes))
 
 
-def same(a: Step, b: Step) -> bool:
+def steps_equal(a: Step, b: Step) -> bool:
     return all(x.dtype == y.dtype and np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def only(step: Step, numbers: list[int]) -> Step:
+def select_lanes(step: Step, numbers: list[int]) -> Step:
     return Step(*(x[numbers] for x in step))
 
 
@@ -54,19 +54,19 @@ class Counting(gymnasium.Env):
         self.length, self.end = length, end
         self.t, self.seed = 0, 0.0
 
-    def show(self, action: float) -> Any:
+    def make_observation(self, action: float) -> Any:
         return np.array([self.t, action, self.seed], np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
         assert seed is not None
         self.t, self.seed = 0, seed / 2**32
-        return self.show(-1), {}
+        return self.make_observation(-1), {}
 
     def step(self, action: int) -> Any:
         self.t += 1
         over = self.t >= self.length
         terminal, truncated = over and self.end != "truncated", over and self.end != "terminal"
-        return self.show(action), 10 * self.t + action, terminal, truncated, {}
+        return self.make_observation(action), 10 * self.t + action, terminal, truncated, {}
 
 
 class Film(gymnasium.Env):
@@ -76,7 +76,7 @@ class Film(gymnasium.Env):
         self.observation_space, self.action_space = box, Discrete(2)
         self.length, self.t, self.seed = length, 0, 0
 
-    def show(self) -> np.ndarray:
+    def make_observation(self) -> np.ndarray:
         box: Any = self.observation_space
         cells = np.arange(np.prod(box.shape), dtype=np.int64).reshape(box.shape)
         values = cells + 31 * self.t + self.seed + 1
@@ -87,11 +87,11 @@ class Film(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
         assert seed is not None
         self.t, self.seed = 0, seed % 97
-        return self.show(), {}
+        return self.make_observation(), {}
 
     def step(self, action: int) -> Any:
         self.t += 1
-        return self.show(), 1.0, self.t == self.length, False, {}
+        return self.make_observation(), 1.0, self.t == self.length, False, {}
 
 
 class Faulty(Counting):
@@ -122,7 +122,9 @@ class Faulty(Counting):
         self.closed = True
 
 
-def at(where: str, t: int, swap: Any, number: int | None = None) -> Callable[[Faulty, str], Any]:
+def fault_at(
+    where: str, t: int, replacement: Any, number: int | None = None
+) -> Callable[[Faulty, str], Any]:
     """A fault at step t: an exception is raised, anything else given in place.
 
     With `number`, only in the environment built as that one.
@@ -131,9 +133,9 @@ def at(where: str, t: int, swap: Any, number: int | None = None) -> Callable[[Fa
     def fault(env: Faulty, place: str) -> Any:
         if place != where or env.t != t or number not in (None, env.number):
             return None
-        if isinstance(swap, Exception):
-            raise swap
-        return swap
+        if isinstance(replacement, Exception):
+            raise replacement
+        return replacement
 
     return fault
 
@@ -141,7 +143,7 @@ def at(where: str, t: int, swap: Any, number: int | None = None) -> Callable[[Fa
 class Moody(Counting):
     """Counting with randomness that no seed rules."""
 
-    def show(self, action: float) -> np.ndarray:
+    def make_observation(self, action: float) -> np.ndarray:
         return np.frombuffer(os.urandom(3), np.uint8).astype(np.float32)
 
 

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from lookfurther.config import Config, to_json
-from lookfurther.networks import builder
+from lookfurther.networks import make_network_builder
 from lookfurther.presets import preset
 from lookfurther.training import checkpoint
 from lookfurther.types import Spec
 
 CARTPOLE = Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)
-ROW = {"step": 100, "frames": 100, "updates": 3, "minutes": 0.5, "return_low_epsilon": 9.0}
+METRICS_ROW = {"step": 100, "frames": 100, "updates": 3, "minutes": 0.5, "return_low_epsilon": 9.0}
 
 
-def settings(**changes: Any) -> Config:
+def cartpole_config(**changes: Any) -> Config:
     """A small configuration on CartPole."""
     return preset("no-demos", "small", **{"env": "CartPole-v1", **changes})
 
 
-def facts(config: Config) -> dict[str, Any]:
+def checkpoint_metadata(config: Config) -> dict[str, Any]:
     """What a sound checkpoint of CartPole says."""
     return {
         "step": 100,
@@ -34,27 +34,27 @@ def facts(config: Config) -> dict[str, Any]:
     }
 
 
-def write_checkpoint(folder: Path, said: dict[str, Any]) -> Path:
+def write_checkpoint(folder: Path, metadata: dict[str, Any]) -> Path:
     """A checkpoint with the weights of an untrained network and these facts."""
-    weights = {"weights": dict(builder(Config().network)(CARTPOLE).state_dict())}
-    return checkpoint.save(folder / "best", 100, weights, said, keep=1)
+    weights = {"weights": dict(make_network_builder(Config().network)(CARTPOLE).state_dict())}
+    return checkpoint.save(folder / "best", 100, weights, metadata, keep=1)
 
 
 def write_run(folder: Path, config: Config, **changes: Any) -> Path:
     """A run folder; `changes` replace facts of its checkpoint."""
-    write_checkpoint(folder, facts(config) | changes)
+    write_checkpoint(folder, checkpoint_metadata(config) | changes)
     (folder / "config.json").write_text(to_json(config))
-    (folder / "metrics.jsonl").write_text(json.dumps(ROW) + "\n")
+    (folder / "metrics.jsonl").write_text(json.dumps(METRICS_ROW) + "\n")
     return folder
 
 
-def reseal(path: Path, facts: str) -> None:
+def replace_metadata(path: Path, text: str) -> None:
     """Replace the facts of a checkpoint by any text, with sizes and hashes that are right."""
-    (path / checkpoint.FACTS).write_text(facts)
-    digest = hashlib.sha256(facts.encode()).hexdigest()
-    _, body = (path / checkpoint.MANIFEST).read_text().split("\n", 1)
+    (path / checkpoint.METADATA_FILE).write_text(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    _, body = (path / checkpoint.MANIFEST_FILE).read_text().split("\n", 1)
     manifest = json.loads(body)
-    manifest["files"][checkpoint.FACTS] = {"size": len(facts.encode()), "sha256": digest}
+    manifest["files"][checkpoint.METADATA_FILE] = {"size": len(text.encode()), "sha256": digest}
     body = json.dumps(manifest)
     seal = hashlib.sha256(body.encode()).hexdigest()
-    (path / checkpoint.MANIFEST).write_text(f"{seal}\n{body}")
+    (path / checkpoint.MANIFEST_FILE).write_text(f"{seal}\n{body}")

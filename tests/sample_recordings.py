@@ -10,68 +10,80 @@ from typing import Any
 import numpy as np
 
 from lookfurther.demos import shipped
-from lookfurther.demos.episode import Tape
-from lookfurther.demos.playback import play
+from lookfurther.demos.episode import InputLog
+from lookfurther.demos.playback import play_log
 from lookfurther.envs.emulator import Emulator
 
 GAME, MONTEZUMA = "ALE/Asterix-v5", "ALE/MontezumaRevenge-v5"
-OWN = (0, 2, 3, 4, 5, 6, 7, 8, 9)  # its own actions
-FRAMES = 320
+OWN_ACTIONS = (0, 2, 3, 4, 5, 6, 7, 8, 9)  # its own actions
+NUM_FRAMES = 320
 # Frame, address and value of RAM writes that change what is met, and so the rewards; what a
 # checkpoint holds of that is enough to bring it about again.
-ONE, TWO = (50, 43, 90), (175, 21, 90)
-AGAIN = (290, 21, 90)  # the same byte before the next checkpoint, as another ROM would change it
+FIRST_WRITE, SECOND_WRITE = (50, 43, 90), (175, 21, 90)
+REPEATED_WRITE = (
+    290,
+    21,
+    90,
+)  # the same byte before the next checkpoint, as another ROM would change it
 
 
-def indices(frames: int = FRAMES, seed: int = 3) -> np.ndarray:
+def random_held_actions(frames: int = NUM_FRAMES, seed: int = 3) -> np.ndarray:
     """Actions of the game's own, each held for a while."""
     rng = np.random.default_rng(seed)
-    return np.repeat(rng.integers(0, len(OWN), frames // 6 + 1), 6)[:frames]
+    return np.repeat(rng.integers(0, len(OWN_ACTIONS), frames // 6 + 1), 6)[:frames]
 
 
-def checkpoint(ram: np.ndarray) -> np.ndarray:
+def old_emulator_state(ram: np.ndarray) -> np.ndarray:
     """An emulator state as the old emulator wrote it, as far as anyone reads it."""
     values = np.array([128, *ram.tolist()], "<i4").tobytes()
     return np.frombuffer(b"\1\0\0\0\5\0\0\0M6532" + values + b"\0\0\0tail", np.uint8)
 
 
-def recording(*writes: tuple[int, int, int], every: int = 100) -> dict[str, Any]:
+def asterix_recording(
+    *writes: tuple[int, int, int], checkpoint_period: int = 100
+) -> dict[str, Any]:
     """What an emulator whose RAM is written to so would have recorded."""
-    chosen = indices()
-    tape = Tape(np.array(OWN, np.uint8)[chosen], np.array(writes, np.int32).reshape(-1, 3))
-    return recorded(tape, GAME, every) | {"actions": chosen.tolist()}
+    chosen = random_held_actions()
+    tape = InputLog(
+        np.array(OWN_ACTIONS, np.uint8)[chosen], np.array(writes, np.int32).reshape(-1, 3)
+    )
+    return record_playback(tape, GAME, checkpoint_period) | {"actions": chosen.tolist()}
 
 
-def montezuma() -> dict[str, Any]:
+def montezuma_recording() -> dict[str, Any]:
     """The key of Montezuma's first room, by a jump that is pressed for one frame of its step.
 
     The room is set up by RAM, as the shipped demonstration has it shortly before. Its steps, one
     action each, miss the key: the set can be aligned.
     """
-    (shown,) = shipped.episodes("montezuma-revenge")
-    assert shown.tape is not None
+    (shown,) = shipped.demo_episodes("montezuma-revenge")
+    assert shown.input_log is not None
     begin, jump, ready = 4 * 205, 4 * 212, 4  # frames: of the episode, and of this recording
     emulator = Emulator(MONTEZUMA, 1)
-    for _ in itertools.islice(play(shown.tape, emulator), begin):
+    for _ in itertools.islice(play_log(shown.input_log, emulator), begin):
         pass
     writes = [(ready, address, value) for address, value in enumerate(emulator.ram().tolist())]
-    frames = np.concatenate([np.zeros(ready, np.uint8), shown.tape.frames[begin : jump + 24]])
+    frames = np.concatenate(
+        [np.zeros(ready, np.uint8), shown.input_log.frame_actions[begin : jump + 24]]
+    )
     frames[ready + jump - begin :] = [17] + 23 * [2]
-    return recorded(Tape(frames, np.array(writes, np.int32)), MONTEZUMA, every=10)
+    return record_playback(
+        InputLog(frames, np.array(writes, np.int32)), MONTEZUMA, checkpoint_period=10
+    )
 
 
-def recorded(tape: Tape, env: str, every: int) -> dict[str, Any]:
+def record_playback(input_log: InputLog, env: str, checkpoint_period: int) -> dict[str, Any]:
     """A play with checkpoints, its actions as ids."""
     emulator = Emulator(env, 1)
     rewards, lives, states, places = [], [emulator.lives], [], []
-    for reward in play(tape, emulator):
+    for reward in play_log(input_log, emulator):
         rewards.append(reward)
         lives.append(emulator.lives)
-        if emulator.frames % every == 0:
-            states.append(checkpoint(emulator.ram()))
-            places.append(emulator.frames)
+        if emulator.frame_number % checkpoint_period == 0:
+            states.append(old_emulator_state(emulator.ram()))
+            places.append(emulator.frame_number)
     return {
-        "actions": tape.frames.tolist(),
+        "actions": input_log.frame_actions.tolist(),
         "rewards": rewards,
         "signed_rewards": [np.float64(np.sign(r)) for r in rewards],
         "lives": lives,

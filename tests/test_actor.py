@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from lookfurther.actor import Actor
 from lookfurther.config import Config
 from lookfurther.envs import make_envs
-from lookfurther.master_weights import Weights
-from lookfurther.networks import builder
+from lookfurther.master_weights import MasterWeights
+from lookfurther.networks import make_network_builder
 from lookfurther.presets import preset
 from lookfurther.types import FIRST, TERMINAL, TRUNCATED, Chunk, Spec, Step
 
@@ -29,24 +29,24 @@ class Linear(nn.Module):
         return x @ self.w
 
 
-def settings(lanes: int, **overrides) -> Config:
+def make_config(lanes: int, **overrides) -> Config:
     return preset("no-demos", env="toy", actor__lanes=lanes, replay__horizons=(1, LAG), **overrides)
 
 
-def actor_of(lanes: int, **overrides) -> Actor:
-    weights = Weights(Linear(), torch.float32)
-    return Actor(weights, SPEC, settings(lanes, **overrides), range(lanes))
+def make_actor(lanes: int, **overrides) -> Actor:
+    weights = MasterWeights(Linear(), torch.float32)
+    return Actor(weights, SPEC, make_config(lanes, **overrides), range(lanes))
 
 
-def act(actor: Actor, step: Step) -> np.ndarray:
+def select_actions(actor: Actor, step: Step) -> np.ndarray:
     """The actions for the first step; later ones were loaded by `observe`."""
-    if not actor.length.any():
-        actor.load(step)
+    if not actor.episode_length.any():
+        actor.load_step(step)
     return actor.act().copy()
 
 
-def observe(actor: Actor, step: Step) -> Chunk:
-    actor.load(step)
+def complete_slot(actor: Actor, step: Step) -> Chunk:
+    actor.load_step(step)
     return Chunk(*(np.array(part) for part in actor.observe()))
 
 
@@ -98,11 +98,11 @@ def test_initial_priorities_are_the_huber_td_loss_of_the_actors_own_values():
     rng = np.random.default_rng(0)
     lanes, count = 3, 60
     steps = random_steps(rng, count, lanes)
-    actor = actor_of(lanes)
+    actor = make_actor(lanes)
     actions, chunks = [], []
     for t in range(count - 1):
-        actions.append(act(actor, steps[t]))
-        chunks.append(observe(actor, steps[t + 1]))
+        actions.append(select_actions(actor, steps[t]))
+        chunks.append(complete_slot(actor, steps[t + 1]))
     assert all((c.priority == 0).all() for c in chunks[:LAG])
     for t in range(count - 1 - LAG):
         for lane in range(lanes):
@@ -115,13 +115,13 @@ def test_initial_priorities_are_the_huber_td_loss_of_the_actors_own_values():
 
 def test_item_without_any_td_error_may_be_sampled():
     """Priority 0 would mean: never."""
-    actor = actor_of(1)
+    actor = make_actor(1)
     with torch.no_grad():
         actor.weights.network.w.zero_()
     steps = [s._replace(reward=s.reward * 0) for s in random_steps(np.random.default_rng(5), 20, 1)]
     for t, (now, after) in enumerate(pairwise(steps)):
-        act(actor, now)
-        given = observe(actor, after).priority[0, 0]
+        select_actions(actor, now)
+        given = complete_slot(actor, after).priority[0, 0]
         if t >= LAG:
             ended = bool(steps[t - LAG].terminal[0] or steps[t - LAG].truncated[0])
             assert ((given > 0) == (not ended)).all()
@@ -130,10 +130,10 @@ def test_item_without_any_td_error_may_be_sampled():
 def test_a_slot_holds_what_was_seen_done_and_given():
     rng = np.random.default_rng(1)
     steps = random_steps(rng, 30, 2)
-    actor = actor_of(2)
+    actor = make_actor(2)
     for now, after in pairwise(steps):
-        action = act(actor, now)
-        chunk = observe(actor, after)
+        action = select_actions(actor, now)
+        chunk = complete_slot(actor, after)
         assert np.array_equal(chunk.plane[0], now.observation)
         assert np.array_equal(chunk.action[0], action)
         assert np.array_equal(chunk.reward[0], after.reward)
@@ -144,10 +144,10 @@ def test_a_slot_holds_what_was_seen_done_and_given():
 def test_clipped_rewards_are_clipped_before_they_are_summed():
     rng = np.random.default_rng(2)
     steps = random_steps(rng, 10, 2)
-    actor = actor_of(2, environment__reward="clip")
+    actor = make_actor(2, environment__reward_transform="clip")
     for now, after in pairwise(steps):
-        act(actor, now)
-        assert np.array_equal(observe(actor, after).reward[0], after.reward.clip(-1, 1))
+        select_actions(actor, now)
+        assert np.array_equal(complete_slot(actor, after).reward[0], after.reward.clip(-1, 1))
 
 
 def test_a_dropped_episode_releases_nothing_and_names_its_length():
@@ -158,11 +158,11 @@ def test_a_dropped_episode_releases_nothing_and_names_its_length():
     ]
     steps = [s._replace(first=np.array([t == 0])) for t, s in enumerate(steps)]
     steps[7] = steps[7]._replace(first=np.array([True]), dropped=np.array([True]))
-    actor = actor_of(1)
+    actor = make_actor(1)
     chunks = []
     for now, after in pairwise(steps):
-        act(actor, now)
-        chunks.append(observe(actor, after))
+        select_actions(actor, now)
+        chunks.append(complete_slot(actor, after))
     assert [int(c.forget[0]) for c in chunks] == [7 if t == 6 else 0 for t in range(19)]
     released = [bool((c.priority > 0).any()) for c in chunks]
     # Slots 0 and 1 went out before the fault at step 7 (and are forgotten); 2 to 6 never do.
@@ -172,29 +172,31 @@ def test_a_dropped_episode_releases_nothing_and_names_its_length():
 def test_state_makes_a_twin():
     rng = np.random.default_rng(4)
     steps = random_steps(rng, 30, 2)
-    one = actor_of(2)
+    one = make_actor(2)
     for now, after in pairwise(steps[:16]):
-        act(one, now)
-        observe(one, after)
-    two = actor_of(2, run__seed=7)
+        select_actions(one, now)
+        complete_slot(one, after)
+    two = make_actor(2, run__seed=7)
     two.load_state({k: v.clone() for k, v in one.state().items()})
-    two.show(steps[15])
+    two.copy_to_device(steps[15])
     for now, after in pairwise(steps[15:]):
-        assert np.array_equal(act(one, now), act(two, now))
-        for ours, theirs in zip(observe(one, after), observe(two, after), strict=True):
+        assert np.array_equal(select_actions(one, now), select_actions(two, now))
+        for ours, theirs in zip(complete_slot(one, after), complete_slot(two, after), strict=True):
             assert np.array_equal(ours, theirs)
 
 
 def test_newest_planes_alone_make_the_stacks_that_environments_show():
     """As on a GPU; on real games, over ends of both kinds."""
-    config = preset("no-demos", env="ALE/Breakout-v5", actor__lanes=3, environment__cap=60)
+    config = preset(
+        "no-demos", env="ALE/Breakout-v5", actor__lanes=3, environment__max_episode_length=60
+    )
     with closing(make_envs(config.env, config.environment, 3, seed=0, threads=1)) as envs:
-        network = builder(config.network)(envs.spec)
-        actor = Actor(Weights(network, torch.float32), envs.spec, config, range(3))
-        actor.rolling, rolled, random = True, 0, np.random.default_rng(0)
+        network = make_network_builder(config.network)(envs.spec)
+        actor = Actor(MasterWeights(network, torch.float32), envs.spec, config, range(3))
+        actor.copies_newest_plane, rolled, random = True, 0, np.random.default_rng(0)
         step = envs.reset()
         for _ in range(150):
-            actor.load(step)
+            actor.load_step(step)
             assert np.array_equal(actor.x.numpy(), step.observation)
             rolled += not step.first.any()
             envs.send(random.integers(0, 18, 3))

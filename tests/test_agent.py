@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from lookfurther import Agent, Config, Spec, evaluate, preset, train
 from lookfurther.errors import CheckpointError
-from lookfurther.networks import builder
+from lookfurther.networks import make_network_builder
 from lookfurther.training import checkpoint
-from tests.test_training import tiny
+from tests.test_training import tiny_config
 
 
 def settings(folder: Path) -> Config:
     """So slow a learner that both actions stay worth choosing somewhere."""
-    return tiny(folder, run__checkpoint_period=200, learner__learning_rate=1e-5)
+    return tiny_config(folder, run__checkpoint_period=200, learner__learning_rate=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,9 @@ def some(count: int) -> np.ndarray:
 def network_of(path: Path) -> nn.Module:
     """The network of a checkpoint, put together by hand."""
     saved = checkpoint.load(path)
-    module = builder(settings(path).network)(Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0))
+    module = make_network_builder(settings(path).network)(
+        Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)
+    )
     module.load_state_dict(saved.files["weights"])
     return module
 
@@ -56,11 +58,11 @@ def test_an_agent_is_the_network_of_its_checkpoint(run: Path, step: int) -> None
     x = some(100)
     with torch.no_grad():
         q = network_of(path)(torch.from_numpy(x)).numpy()
-    assert np.array_equal(agent.values(x), q)
+    assert np.array_equal(agent.q_values(x), q)
     assert np.array_equal(agent.act(x), q.argmax(-1))
     assert len(set(agent.act(x).tolist())) == 2  # both actions occur, so argmax means something
-    assert np.array_equal(Agent.load(run).values(x), q) == (step == 400)
-    assert np.array_equal(Agent.load(str(run)).values(x), q) == (step == 400)
+    assert np.array_equal(Agent.load(run).q_values(x), q) == (step == 400)
+    assert np.array_equal(Agent.load(str(run)).q_values(x), q) == (step == 400)
 
 
 def test_an_agent_knows_its_environment_and_settings(run: Path) -> None:
@@ -88,7 +90,7 @@ def test_a_broken_checkpoint_is_passed_over_and_named_if_it_is_the_last(
         weights.write_bytes(weights.read_bytes()[:-1])
         if left:
             older = Agent.load(run / "checkpoints" / "step_000000000200")
-            assert np.array_equal(Agent.load(folder).values(x), older.values(x))
+            assert np.array_equal(Agent.load(folder).q_values(x), older.q_values(x))
         with pytest.raises(CheckpointError, match=r"weights\.safetensors is cut"):
             Agent.load(weights.parent)
     with pytest.raises(CheckpointError, match="has no sound checkpoint"):
@@ -109,7 +111,7 @@ def test_an_agent_does_not_read_the_replays(run: Path, tmp_path: Path) -> None:
     x = some(5)
     for place in (folder, path):
         agent = Agent.load(place)
-        assert np.array_equal(agent.values(x), Agent.load(run).values(x))
+        assert np.array_equal(agent.q_values(x), Agent.load(run).q_values(x))
         assert agent.step == 400
     assert list(checkpoint.load(path, ["weights"]).files) == ["weights"]
     with pytest.raises(CheckpointError, match=f"^{path} holds no weight$"):

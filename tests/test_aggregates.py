@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 
 from lookfurther.evaluation import aggregates
 from lookfurther.evaluation.aggregates import (
-    estimate,
+    confidence_interval,
     estimate_improvement,
-    human_normalised,
-    improvement,
-    interval,
+    estimate_with_interval,
+    human_normalised_score,
     iqm,
     mean,
-    mean_band,
+    mean_confidence_band,
     median,
+    performance_profile,
     pooled_median,
-    profile,
-    relative,
-    resample,
+    probability_of_improvement,
+    relative_score,
+    stratified_bootstrap,
 )
 
 # Six tasks with five runs, and with four.
@@ -70,21 +70,23 @@ def test_aggregates_are_those_of_rliable(
     """The values exactly, the ends of the interval as far as 50,000 resamples settle them."""
     assert float(kind(X)) == pytest.approx(x)
     assert float(kind(Y)) == pytest.approx(y)
-    np.testing.assert_allclose(interval(X, kind, repeats=20_000), [low, high], atol=0.015)
-    found = estimate(X, kind)
+    np.testing.assert_allclose(
+        confidence_interval(X, kind, resamples=20_000), [low, high], atol=0.015
+    )
+    found = estimate_with_interval(X, kind)
     np.testing.assert_allclose(found, [x, low, high], atol=0.05)
 
 
 def test_probability_of_improvement_is_that_of_rliable() -> None:
-    assert float(improvement(X, Y)) == pytest.approx(0.6291666667)
+    assert float(probability_of_improvement(X, Y)) == pytest.approx(0.6291666667)
     found = estimate_improvement(X, Y)
     np.testing.assert_allclose(found, [0.62917, 0.48333, 0.7625], atol=0.02)
 
 
 def test_the_profile_is_that_of_rliable() -> None:
     told = [26 / 30, 21 / 30, 6 / 30, 2 / 30, 1 / 30]
-    np.testing.assert_allclose(profile(X, TAUS), told)
-    low, high = interval(X, lambda s: profile(s, TAUS))
+    np.testing.assert_allclose(performance_profile(X, TAUS), told)
+    low, high = confidence_interval(X, lambda s: performance_profile(s, TAUS))
     np.testing.assert_allclose(low, [0.75, 0.5667, 0.0833, 0, 0], atol=0.035)
     np.testing.assert_allclose(high, [0.9667, 0.8333, 0.3333, 0.1333, 0.1], atol=0.035)
 
@@ -114,13 +116,15 @@ def test_improvement_counts_pairs(data: st.DataObject) -> None:
     for a, b in zip(ours, theirs, strict=True):
         pairs = list(itertools.product(a, b))
         wins.append(sum((x > y) + 0.5 * (x == y) for x, y in pairs) / len(pairs))
-    assert float(improvement(ours, theirs)) == pytest.approx(np.mean(wins))
-    assert float(improvement(ours, theirs) + improvement(theirs, ours)) == pytest.approx(1)
+    assert float(probability_of_improvement(ours, theirs)) == pytest.approx(np.mean(wins))
+    assert float(
+        probability_of_improvement(ours, theirs) + probability_of_improvement(theirs, ours)
+    ) == pytest.approx(1)
 
 
 @given(strata, st.integers(0, 99))
 def test_a_resample_draws_each_task_from_its_own_runs(tasks: list[np.ndarray], seed: int) -> None:
-    drawn = resample(tasks, 7, seed)
+    drawn = stratified_bootstrap(tasks, 7, seed)
     for own, new in zip(tasks, drawn, strict=True):
         assert new.shape == (7, len(own))
         assert np.isin(new, own).all()
@@ -132,7 +136,7 @@ def test_a_resample_draws_each_task_from_its_own_runs(tasks: list[np.ndarray], s
 
 @given(strata)
 def test_an_interval_stays_among_the_runs(tasks: list[np.ndarray]) -> None:
-    low, high = interval(tasks, iqm, repeats=50)
+    low, high = confidence_interval(tasks, iqm, resamples=50)
     if max(map(len, tasks)) == 1:
         assert np.isnan([low, high]).all()
     else:
@@ -145,7 +149,7 @@ def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
     random = np.random.default_rng(1)
     missed = 0
     for _ in range(300):
-        low, high = interval([random.normal(size=30)], mean, repeats=400)
+        low, high = confidence_interval([random.normal(size=30)], mean, resamples=400)
         missed += not low <= 0 <= high
     assert 0.02 < missed / 300 < 0.11
 
@@ -154,23 +158,25 @@ def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
 def test_the_band_of_a_mean_is_the_interval_at_each_point(runs: int, points: int) -> None:
     """Curves that are all the same function of the run have the same interval everywhere."""
     curve = np.arange(runs, dtype=float)
-    band = mean_band(np.repeat(curve[:, None], points, axis=1), repeats=4000)
+    band = mean_confidence_band(np.repeat(curve[:, None], points, axis=1), resamples=4000)
     assert band.shape == (2, points)
     assert (band == band[:, :1]).all()
-    np.testing.assert_allclose(band[:, 0], interval([curve], mean, repeats=4000), atol=0.2)
+    np.testing.assert_allclose(
+        band[:, 0], confidence_interval([curve], mean, resamples=4000), atol=0.2
+    )
 
 
 def test_one_run_has_no_band() -> None:
-    assert np.isnan(mean_band(np.zeros((1, 3)))).all()
+    assert np.isnan(mean_confidence_band(np.zeros((1, 3)))).all()
 
 
 def test_normalised_and_relative_scores_by_hand() -> None:
-    assert human_normalised(0.0, 0.0, 50.0) == 0
-    assert human_normalised(100.0, 0.0, 50.0) == 200
-    assert human_normalised(-10.0, -20.0, 20.0) == 25
-    assert relative(50.0, 50.0, 0.0) == 0
-    assert relative(100.0, 50.0, 0.0) == 100
-    assert relative(-20.0, 20.0, -20.0) == -100
+    assert human_normalised_score(0.0, 0.0, 50.0) == 0
+    assert human_normalised_score(100.0, 0.0, 50.0) == 200
+    assert human_normalised_score(-10.0, -20.0, 20.0) == 25
+    assert relative_score(50.0, 50.0, 0.0) == 0
+    assert relative_score(100.0, 50.0, 0.0) == 100
+    assert relative_score(-20.0, 20.0, -20.0) == -100
 
 
 @given(scores, scores, st.floats(1, 1e6))
@@ -178,5 +184,5 @@ def test_the_human_relative_score_is_the_normalised_one_less_100(
     score: float, random: float, lead: float
 ) -> None:
     human = random + lead
-    apart = human_normalised(score, random, human) - relative(score, human, random)
+    apart = human_normalised_score(score, random, human) - relative_score(score, human, random)
     assert apart == pytest.approx(100, abs=1e-5 * max(1, abs(score - random) / lead))

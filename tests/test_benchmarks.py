@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from lookfurther.cli.main import main
-from lookfurther.config import Environment
+from lookfurther.config import EnvConfig
 from lookfurther.demos import storage
-from lookfurther.demos.episode import Tape
-from lookfurther.demos.playback import unroll
-from lookfurther.envs import describe
+from lookfurther.demos.episode import InputLog
+from lookfurther.demos.playback import episode_from_log
+from lookfurther.envs import get_spec
 from lookfurther.training import loop
-from lookfurther.training.metrics import Clock
+from lookfurther.training.metrics import TrainingClock
 from tests.test_docs import COMMANDS
 
 pytest.importorskip("ale_py")
@@ -87,7 +87,9 @@ def started(words: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
     monkeypatch.setattr(module, "FILL", 5.0, raising=False)
     # Training is limited in seconds: here of a clock that gains 20 ms at each reading.
     readings = itertools.count(0.0, 0.02)
-    monkeypatch.setattr(loop, "Clock", lambda spent=0.0: Clock(spent, lambda: next(readings)))
+    monkeypatch.setattr(
+        loop, "TrainingClock", lambda spent=0.0: TrainingClock(spent, lambda: next(readings))
+    )
     module.main()
     return json.loads(Path("figures.json").read_text()) if "figures.json" in words else {}
 
@@ -96,14 +98,16 @@ def started(words: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
 def page_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sets that the page has by then, of fifteen steps each, and a run at RUN."""
     folder = tmp_path_factory.mktemp("page")
-    episodes = [unroll(Tape(np.zeros(60, np.uint8)), GAME)]
+    episodes = [episode_from_log(InputLog(np.zeros(60, np.uint8)), GAME)]
     for name in ("montezuma-v0", "montezuma-aligned-v0"):
-        storage.save(name, episodes, describe(GAME, Environment()), "a test", folder / "sets")
+        storage.save_episodes(
+            name, episodes, get_spec(GAME, EnvConfig()), "a test", folder / "sets"
+        )
     words = (
         f"train apex-dqfd --env {GAME} --demos {folder}/sets/montezuma-v0"
         f" --run.folder {folder}/RUN --run.steps 120 --run.log-period 60"
-        " --actor.lanes 4 --replay.capacity 400 --replay.start 60 --learner.agent-items 16"
-        " --network.convolutions 4 4 4 --network.hidden 16"
+        " --actor.lanes 4 --replay.capacity 400 --replay.learning-starts 60"
+        " --learner.agent-items 16 --network.convolutions 4 4 4 --network.hidden 16"
     )
     assert main(words.split()) == 0
     return folder

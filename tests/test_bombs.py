@@ -13,9 +13,9 @@ import pytest
 
 from tests import bombs
 
-MOST_GROWTH = 100_000  # kB
+MAX_GROWTH = 100_000  # kB
 
-WORDS = {
+EXPECTED_ERRORS = {
     "shared_lists": "a list is not a whole number",
     "shared_tuples_as_key": "keys are not text",
     "shared_tuples_as_dtype": "its pickle calls dtype",
@@ -45,7 +45,7 @@ WORDS = {
 }
 
 
-class Report(NamedTuple):
+class ReaderReport(NamedTuple):
     """What a reader said of a file, and its memory by then beyond what sound files took."""
 
     said: str
@@ -54,10 +54,10 @@ class Report(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ReaderReport]:
     folder = tmp_path_factory.mktemp("bombs")
     (folder / "sound").mkdir()
-    sound, files = bombs.sound(folder / "sound"), bombs.made(folder)
+    sound, files = bombs.write_sound_files(folder / "sound"), bombs.write_bombs(folder)
     listed = {"sound": [*map(str, sound)], "bombs": {name: str(p) for name, p in files.items()}}
     (folder / "files.json").write_text(json.dumps(listed))
     command = [sys.executable, "-m", "tests.bombs", str(folder)]
@@ -66,18 +66,18 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
     assert len(lines) > len(sound), run.stderr
     before = lines[len(sound) - 1][2:]
     return {
-        name: Report(said, *(now - then for now, then in zip(taken, before, strict=True)))
+        name: ReaderReport(said, *(now - then for now, then in zip(taken, before, strict=True)))
         for name, said, *taken in lines[len(sound) :]
     }
 
 
 @pytest.mark.parametrize("name", [*bombs.PICKLES, *bombs.ARCHIVES, *bombs.DATASETS])
-def test_bomb_is_refused_and_takes_little(reports: dict[str, Report], name: str) -> None:
-    if name in bombs.TABLES:
+def test_bomb_is_refused_and_takes_little(reports: dict[str, ReaderReport], name: str) -> None:
+    if name in bombs.PYARROW_BOMBS:
         pytest.importorskip("pyarrow")
     assert name in reports, "the reader hung, or its process died"
     report = reports[name]
-    assert re.search(WORDS[name], report.said), report.said
+    assert re.search(EXPECTED_ERRORS[name], report.said), report.said
     assert "\n" not in report.said
-    assert report.growth < MOST_GROWTH
-    assert report.growth_of_helper < MOST_GROWTH
+    assert report.growth < MAX_GROWTH
+    assert report.growth_of_helper < MAX_GROWTH

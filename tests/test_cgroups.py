@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from lookfurther.system import cgroups
-from lookfurther.system.cores import cores
+from lookfurther.system.cores import count_cores
 from lookfurther.training import hardware
 
 GIB = 2**30
 NO_LIMIT_V1 = 9223372036854771712
 
 
-def machine(root: Path, groups: str, files: dict[str, str], available_gib: int = 64) -> Path:
+def write_machine(root: Path, groups: str, files: dict[str, str], available_gib: int = 64) -> Path:
     """A root folder with this process's groups, files below the mount, and the free memory."""
     proc = {"proc/self/cgroup": groups, "proc/meminfo": f"MemAvailable: {available_gib << 20} kB\n"}
     mounted = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
@@ -27,31 +27,39 @@ def machine(root: Path, groups: str, files: dict[str, str], available_gib: int =
 
 
 # quota in microseconds of a period of 100 ms -> whole cores, of 8 that are there
-QUOTAS = {"max": 8, "1000": 1, "50000": 1, "149000": 1, "150000": 2, "190000": 2, "1600000": 8}
+CORES_BY_QUOTA = {
+    "max": 8,
+    "1000": 1,
+    "50000": 1,
+    "149000": 1,
+    "150000": 2,
+    "190000": 2,
+    "1600000": 8,
+}
 
 
-@pytest.mark.parametrize(("quota", "expected"), QUOTAS.items())
+@pytest.mark.parametrize(("quota", "expected"), CORES_BY_QUOTA.items())
 @pytest.mark.parametrize("version", [1, 2])
 def test_cores_follow_the_quota_of_the_container(
     version: int, quota: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     if version == 2:
-        root = machine(tmp_path, "0::/\n", {"cpu.max": f"{quota} 100000\n"})
+        root = write_machine(tmp_path, "0::/\n", {"cpu.max": f"{quota} 100000\n"})
     else:
         files = {
             "cpu/cpu.cfs_quota_us": quota.replace("max", "-1"),
             "cpu/cpu.cfs_period_us": "100000",
         }
-        root = machine(tmp_path, "3:cpu,cpuacct:/\n0::/\n", files)
-    assert cores(root) == expected
+        root = write_machine(tmp_path, "3:cpu,cpuacct:/\n0::/\n", files)
+    assert count_cores(root) == expected
 
 
 def test_cores_follow_the_affinity_where_it_is_smaller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {5, 7}, raising=False)
-    assert cores(machine(tmp_path, "0::/\n", {"cpu.max": "400000 100000\n"})) == 2
+    assert count_cores(write_machine(tmp_path, "0::/\n", {"cpu.max": "400000 100000\n"})) == 2
 
 
 @pytest.mark.parametrize("tightest", ["", "slice/", "slice/box/"])
@@ -61,9 +69,9 @@ def test_the_smallest_limit_on_the_path_counts(tightest: str, tmp_path: Path) ->
         files[f"{group}cpu.max"] = "250000 100000" if group == tightest else "400000 100000"
         files[f"{group}memory.max"] = str((2 if group == tightest else 3) * GIB)
         files[f"{group}memory.current"] = str(GIB // 2)
-    root = machine(tmp_path, "0::/slice/box\n", files)
-    assert cgroups.processors(root) == 2.5
-    assert cgroups.memory_left(root) == 2 * GIB - GIB // 2
+    root = write_machine(tmp_path, "0::/slice/box\n", files)
+    assert cgroups.cpu_limit(root) == 2.5
+    assert cgroups.memory_below_limit(root) == 2 * GIB - GIB // 2
 
 
 def test_a_container_that_sees_its_own_group_at_the_mount_is_limited(tmp_path: Path) -> None:
@@ -74,9 +82,9 @@ def test_a_container_that_sees_its_own_group_at_the_mount_is_limited(tmp_path: P
         "memory/memory.limit_in_bytes": str(GIB),
         "memory/memory.usage_in_bytes": str(GIB // 4),
     }
-    root = machine(tmp_path, "5:memory:/docker/0a1b\n3:cpu,cpuacct:/../0a1b\n", files)
-    assert cgroups.processors(root) == 3
-    assert cgroups.memory_left(root) == GIB - GIB // 4
+    root = write_machine(tmp_path, "5:memory:/docker/0a1b\n3:cpu,cpuacct:/../0a1b\n", files)
+    assert cgroups.cpu_limit(root) == 3
+    assert cgroups.memory_below_limit(root) == GIB - GIB // 4
 
 
 @pytest.mark.parametrize("name", ["inactive_file", "total_inactive_file"])
@@ -86,24 +94,26 @@ def test_memory_of_cached_files_counts_as_free(name: str, tmp_path: Path) -> Non
         "memory.current": str(3 * GIB),
         "memory.stat": f"anon 17\n{name} {2 * GIB}\n",
     }
-    assert cgroups.memory_left(machine(tmp_path, "0::/\n", files)) == 3 * GIB
+    assert cgroups.memory_below_limit(write_machine(tmp_path, "0::/\n", files)) == 3 * GIB
 
 
 def test_no_limit_leaves_what_the_machine_has(tmp_path: Path) -> None:
     cpu = torch.device("cpu")
-    none = machine(tmp_path / "none", "", {})
-    assert cgroups.processors(none) is None
-    assert cgroups.memory_left(none) is None
+    none = write_machine(tmp_path / "none", "", {})
+    assert cgroups.cpu_limit(none) is None
+    assert cgroups.memory_below_limit(none) is None
     for groups, files in (
         ("0::/\n", {"memory.max": "max\n"}),
         ("4:memory:/\n", {"memory/memory.limit_in_bytes": str(NO_LIMIT_V1)}),
     ):
-        root = machine(tmp_path / groups[0], groups, files)
-        assert hardware.memory_left(cpu, root) == 64 * GIB
+        root = write_machine(tmp_path / groups[0], groups, files)
+        assert hardware.available_memory(cpu, root) == 64 * GIB
 
 
 def test_memory_left_is_that_of_the_container(tmp_path: Path) -> None:
-    root = machine(tmp_path, "0::/box\n", {"box/memory.max": str(2 * GIB)})
-    assert hardware.memory_left(torch.device("cpu"), root) == 2 * GIB
-    small = machine(tmp_path / "small", "0::/\n", {"memory.max": str(2 * GIB)}, available_gib=1)
-    assert hardware.memory_left(torch.device("cpu"), small) == GIB
+    root = write_machine(tmp_path, "0::/box\n", {"box/memory.max": str(2 * GIB)})
+    assert hardware.available_memory(torch.device("cpu"), root) == 2 * GIB
+    small = write_machine(
+        tmp_path / "small", "0::/\n", {"memory.max": str(2 * GIB)}, available_gib=1
+    )
+    assert hardware.available_memory(torch.device("cpu"), small) == GIB

@@ -29,7 +29,14 @@ from torch import Tensor
 
 from lookfurther.errors import CheckpointError
 from lookfurther.training import checkpoint, serialization
-from lookfurther.training.checkpoint import best, load, newest, save, save_only, verify
+from lookfurther.training.checkpoint import (
+    load,
+    load_best,
+    load_newest,
+    save,
+    save_and_remove_others,
+    verify_hashes,
+)
 from lookfurther.training.signals import StopSignals
 
 ROOT = Path(__file__).parents[1]
@@ -37,7 +44,7 @@ ROOT = Path(__file__).parents[1]
 Files = dict[str, dict[str, Tensor]]
 
 
-def some_files(step: int, size: int = 500) -> Files:
+def build_files(step: int, size: int = 500) -> Files:
     """Two parts whose content tells the step."""
     return {
         "learner": {"w": torch.full((size // 4,), float(step)), "b": torch.tensor(step)},
@@ -45,31 +52,33 @@ def some_files(step: int, size: int = 500) -> Files:
     }
 
 
-def put(folder: Path, step: int, keep: int = 2, size: int = 500) -> Path:
-    return save(folder, step, some_files(step, size), {"step": step}, keep)
+def save_step(folder: Path, step: int, keep: int = 2, size: int = 500) -> Path:
+    return save(folder, step, build_files(step, size), {"step": step}, keep)
 
 
-def steps(folder: Path) -> list[int]:
+def list_steps(folder: Path) -> list[int]:
     """The published steps; anything else in the folder must be hidden."""
     return sorted(int(p.name.removeprefix("step_")) for p in folder.glob("[!.]*"))
 
 
-def leftovers(folder: Path) -> list[str]:
+def list_leftovers(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.glob(".*"))
 
 
-def is_of(saved: checkpoint.Checkpoint | None, step: int) -> bool:
+def is_checkpoint_of(saved: checkpoint.Checkpoint | None, step: int) -> bool:
     """Whether every tensor of a checkpoint is that of `some_files(step)`."""
     assert saved is not None
-    wanted = some_files(step)
+    wanted = build_files(step)
     assert saved.files.keys() == wanted.keys()
     for part, tensors in wanted.items():
         assert saved.files[part].keys() == tensors.keys()
         assert all(torch.equal(saved.files[part][k], v) for k, v in tensors.items())
-    return saved.facts == {"step": step}
+    return saved.metadata == {"step": step}
 
 
-def elsewhere(function: Callable[..., None], *arguments: Any) -> subprocess.CompletedProcess[str]:
+def run_in_subprocess(
+    function: Callable[..., None], *arguments: Any
+) -> subprocess.CompletedProcess[str]:
     """Run a function of this file in a process of its own."""
     call = f"from {__name__} import {function.__name__} as f; f(*{arguments!r})"
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -127,7 +136,7 @@ def test_round_trip(files: Files) -> None:
         saved = load(path)
         assert path.name == "step_000000000007"
         assert saved.path == path
-        assert saved.facts == facts
+        assert saved.metadata == facts
         assert saved.files.keys() == files.keys()
         for part, wanted in files.items():
             assert saved.files[part].keys() == wanted.keys()
@@ -136,9 +145,9 @@ def test_round_trip(files: Files) -> None:
 
 
 def test_a_file_is_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serialization, "PIECE", 7)
-    path = put(tmp_path, 3)
-    assert is_of(load(path), 3)
+    monkeypatch.setattr(serialization, "PIECE_BYTES", 7)
+    path = save_step(tmp_path, 3)
+    assert is_checkpoint_of(load(path), 3)
     assert torch.equal(load_file(path / "learner.safetensors")["b"], torch.tensor(3))
 
 
@@ -162,7 +171,7 @@ def save_large(folder: str) -> None:
 
 
 def test_a_large_tensor_is_not_copied(tmp_path: Path) -> None:
-    answer = elsewhere(save_large, str(tmp_path))
+    answer = run_in_subprocess(save_large, str(tmp_path))
     assert answer.returncode == 0, answer.stderr
     assert int(answer.stdout) < 32
 
@@ -188,45 +197,45 @@ def test_facts_are_json(tmp_path: Path, fact: object) -> None:
 @pytest.mark.parametrize("keep", [1, 2, 3])
 def test_the_newest_are_kept(tmp_path: Path, keep: int) -> None:
     for step in (5, 999_999_999_999, 1_000_000_000_000, 1_000_000_000_001):
-        put(tmp_path, step, keep)
+        save_step(tmp_path, step, keep)
     last = [999_999_999_999, 1_000_000_000_000, 1_000_000_000_001][-keep:]
-    assert steps(tmp_path) == last
-    assert is_of(newest(tmp_path)[0], 1_000_000_000_001)
+    assert list_steps(tmp_path) == last
+    assert is_checkpoint_of(load_newest(tmp_path)[0], 1_000_000_000_001)
 
 
 def test_a_broken_one_does_not_count_as_kept(tmp_path: Path) -> None:
-    put(tmp_path, 1)
-    (put(tmp_path, 2) / "facts.json").write_bytes(b"")
-    put(tmp_path, 3)
-    assert steps(tmp_path) == [1, 2, 3]
-    put(tmp_path, 4)
-    assert steps(tmp_path) == [3, 4]
+    save_step(tmp_path, 1)
+    (save_step(tmp_path, 2) / "facts.json").write_bytes(b"")
+    save_step(tmp_path, 3)
+    assert list_steps(tmp_path) == [1, 2, 3]
+    save_step(tmp_path, 4)
+    assert list_steps(tmp_path) == [3, 4]
 
 
 def test_going_on_behind_a_broken_one_keeps_what_is_saved(tmp_path: Path) -> None:
-    put(tmp_path, 1)
-    flip(put(tmp_path, 9) / "agent_replay.safetensors", 3000)
-    put(tmp_path, 2, keep=1)
-    put(tmp_path, 3, keep=1)
-    saved, reasons = newest(tmp_path)
-    assert is_of(saved, 3)
+    save_step(tmp_path, 1)
+    flip_bit(save_step(tmp_path, 9) / "agent_replay.safetensors", 3000)
+    save_step(tmp_path, 2, keep=1)
+    save_step(tmp_path, 3, keep=1)
+    saved, reasons = load_newest(tmp_path)
+    assert is_checkpoint_of(saved, 3)
     assert len(reasons) == 1
     assert "step_000000000009: agent_replay.safetensors is altered (SHA-256)" in reasons[0]
-    put(tmp_path, 9, keep=1)
-    assert steps(tmp_path) == [9]
-    assert is_of(newest(tmp_path)[0], 9)
+    save_step(tmp_path, 9, keep=1)
+    assert list_steps(tmp_path) == [9]
+    assert is_checkpoint_of(load_newest(tmp_path)[0], 9)
 
 
 def test_a_sound_step_is_not_written_again(tmp_path: Path) -> None:
-    path = put(tmp_path, 1)
+    path = save_step(tmp_path, 1)
     inode = (path / "manifest.json").stat().st_ino
-    assert put(tmp_path, 1) == path
+    assert save_step(tmp_path, 1) == path
     assert (path / "manifest.json").stat().st_ino == inode
 
 
 def test_no_checkpoint_at_all(tmp_path: Path) -> None:
-    assert newest(tmp_path) == (None, [])
-    assert newest(tmp_path / "never") == (None, [])
+    assert load_newest(tmp_path) == (None, [])
+    assert load_newest(tmp_path / "never") == (None, [])
     with pytest.raises(CheckpointError, match="never"):
         load(tmp_path / "never")
 
@@ -234,16 +243,16 @@ def test_no_checkpoint_at_all(tmp_path: Path) -> None:
 # F8, F9, F12: altered files
 
 
-def flip(path: Path, bit: int) -> None:
+def flip_bit(path: Path, bit: int) -> None:
     with path.open("r+b") as file:
         byte = os.pread(file.fileno(), 1, bit // 8)[0]
         os.pwrite(file.fileno(), bytes([byte ^ 1 << bit % 8]), bit // 8)
 
 
-def seal(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def edit_manifest(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     """Alter a manifest and make it vouch for itself again, as an attacker would."""
     manifest = json.loads((path / "manifest.json").read_text().partition("\n")[2])
-    change(manifest)
+    edit(manifest)
     body = json.dumps(manifest)
     (path / "manifest.json").write_text(hashlib.sha256(body.encode()).hexdigest() + "\n" + body)
 
@@ -253,44 +262,44 @@ def seal(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 def test_a_cut_file_is_refused_and_the_previous_checkpoint_used(
     tmp_path: Path, name: str, share: float
 ) -> None:
-    put(tmp_path, 1)
-    file = put(tmp_path, 2) / name
+    save_step(tmp_path, 1)
+    file = save_step(tmp_path, 2) / name
     whole = file.stat().st_size
     size = int(share * whole)
     os.truncate(file, size)
-    saved, reasons = newest(tmp_path)
-    assert is_of(saved, 1)
+    saved, reasons = load_newest(tmp_path)
+    assert is_checkpoint_of(saved, 1)
     fault = "cut or altered" if name == "manifest.json" else f"cut: {size} of {whole} bytes"
     assert [fault in r and name in r and "step_000000000002" in r for r in reasons] == [True]
     shutil.rmtree(tmp_path / "step_000000000001")
     with pytest.raises(CheckpointError, match=f"no sound checkpoint.*{name}"):
-        newest(tmp_path)
+        load_newest(tmp_path)
 
 
 def test_a_flipped_bit_is_detected_at_200_of_200_places(tmp_path: Path) -> None:
-    path, random_place = put(tmp_path, 1), random.Random(0)
+    path, random_place = save_step(tmp_path, 1), random.Random(0)
     for _ in range(200):
         file = random_place.choice(sorted(path.iterdir()))
         bit = random_place.randrange(8 * file.stat().st_size)
-        flip(file, bit)
-        for read in (verify, load):
+        flip_bit(file, bit)
+        for read in (verify_hashes, load):
             with pytest.raises(CheckpointError, match=rf"{file.name} is .*altered \(SHA-256\)"):
                 read(path)
-        flip(file, bit)
-    assert is_of(load(path), 1)
+        flip_bit(file, bit)
+    assert is_checkpoint_of(load(path), 1)
 
 
 def test_every_bit_of_the_manifest_is_guarded(tmp_path: Path) -> None:
-    path = put(tmp_path, 1)
+    path = save_step(tmp_path, 1)
     for bit in range(8 * (path / "manifest.json").stat().st_size):
-        flip(path / "manifest.json", bit)
+        flip_bit(path / "manifest.json", bit)
         with pytest.raises(CheckpointError, match=r"manifest\.json"):
-            verify(path)
-        flip(path / "manifest.json", bit)
+            verify_hashes(path)
+        flip_bit(path / "manifest.json", bit)
 
 
 def test_missing_and_strange_files_are_refused(tmp_path: Path) -> None:
-    path = put(tmp_path, 1)
+    path = save_step(tmp_path, 1)
     (path / "extra").touch()
     with pytest.raises(CheckpointError, match="extra does not belong"):
         load(path)
@@ -307,7 +316,7 @@ def test_missing_and_strange_files_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda p: os.symlink("/dev/zero", p)])
 def test_only_plain_files_are_opened(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    path = put(tmp_path, 1)
+    path = save_step(tmp_path, 1)
     for name in ("learner.safetensors", "manifest.json"):
         (path / name).unlink()
         make(path / name)
@@ -333,26 +342,26 @@ def test_only_plain_files_are_opened(tmp_path: Path, make: Callable[[Path], None
 def test_a_forged_manifest_is_refused(
     tmp_path: Path, change: Callable[[dict[str, Any]], object], reason: str
 ) -> None:
-    path = put(tmp_path, 1)
-    seal(path, change)
+    path = save_step(tmp_path, 1)
+    edit_manifest(path, change)
     with pytest.raises(CheckpointError, match=reason):
         load(path)
 
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return put(tmp_path_factory.mktemp("sample"), 1)
+    return save_step(tmp_path_factory.mktemp("sample"), 1)
 
 
-def forge(path: Path, name: str, content: bytes) -> None:
+def replace_file(path: Path, name: str, content: bytes) -> None:
     """Replace a file, and vouch for it."""
     (path / name).write_bytes(content)
     entry = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    seal(path, lambda manifest: manifest["files"].update({name: entry}))
+    edit_manifest(path, lambda manifest: manifest["files"].update({name: entry}))
 
 
 @st.composite
-def mangled(draw: st.DrawFn, source: bytes) -> bytes:
+def mangled_bytes(draw: st.DrawFn, source: bytes) -> bytes:
     """Some bytes of a file replaced by others: anything from a tweak to noise."""
     start, end = sorted(draw(st.tuples(*[st.integers(0, len(source))] * 2)))
     return source[:start] + draw(st.binary(max_size=40)) + source[end:]
@@ -364,7 +373,7 @@ def test_fuzzed_bytes_raise_our_error_or_nothing(
     sample: Path, data: st.DataObject, name: str
 ) -> None:
     original = (sample / name).read_bytes()
-    content = data.draw(mangled(original))
+    content = data.draw(mangled_bytes(original))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(shutil.copytree(sample, Path(folder) / sample.name))
         (path / name).write_bytes(content)
@@ -372,7 +381,7 @@ def test_fuzzed_bytes_raise_our_error_or_nothing(
             with pytest.raises(CheckpointError, match=name):
                 load(path)
         if name != "manifest.json":
-            forge(path, name, content)
+            replace_file(path, name, content)
             with suppress(CheckpointError):
                 load(path)
 
@@ -393,7 +402,7 @@ def test_a_vouched_for_but_hostile_file_is_refused(
     sample: Path, tmp_path: Path, name: str, content: bytes
 ) -> None:
     path = Path(shutil.copytree(sample, tmp_path / "copy"))
-    forge(path, name, content)
+    replace_file(path, name, content)
     with pytest.raises(CheckpointError, match="copy"):
         load(path)
 
@@ -401,7 +410,7 @@ def test_a_vouched_for_but_hostile_file_is_refused(
 # F5, F6: killed while saving
 
 
-def at_line(number: int, act: Callable[[], None]) -> None:
+def act_at_line(number: int, act: Callable[[], None]) -> None:
     """Act before the number-th line that the module of checkpoints runs from now on."""
     count = iter(range(1, sys.maxsize))
 
@@ -417,23 +426,23 @@ def at_line(number: int, act: Callable[[], None]) -> None:
 
 def save_until_killed(folder: Path, step: int) -> None:
     while True:
-        put(folder, step := step + 1, size=20_000)
+        save_step(folder, step := step + 1, size=20_000)
 
 
-def kill_at_random(root: str, kills: int) -> None:
+def kill_at_random_times(root: str, kills: int) -> None:
     """Kill a process in its save loop again and again; report (newest step, interrupted saves)."""
     folder, chance, reached, interrupted = Path(root), random.Random(5), 0, 0
     for _ in range(kills):
         line = chance.randrange(1_000)  # a save takes about 300
         if (child := os.fork()) == 0:
-            at_line(line + 1, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            act_at_line(line + 1, lambda: os.kill(os.getpid(), signal.SIGKILL))
             save_until_killed(folder, reached)
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-        interrupted += bool(leftovers(folder))
+        interrupted += bool(list_leftovers(folder))
         for path in folder.glob("step_*"):
-            verify(path)
-        saved, reasons = newest(folder)
-        step = saved.facts["step"] if saved else 0
+            verify_hashes(path)
+        saved, reasons = load_newest(folder)
+        step = saved.metadata["step"] if saved else 0
         assert step >= reached
         assert not reasons
         reached = step
@@ -442,14 +451,14 @@ def kill_at_random(root: str, kills: int) -> None:
 
 def test_kills_at_random_leave_every_checkpoint_sound(tmp_path: Path) -> None:
     """At lines that a seed decides, in the first few saves of a process."""
-    answer = elsewhere(kill_at_random, str(tmp_path), 25)
+    answer = run_in_subprocess(kill_at_random_times, str(tmp_path), 25)
     assert answer.returncode == 0, answer.stderr
     reached, interrupted = map(int, answer.stdout.split())
     assert reached > 0
     assert interrupted > 0
 
 
-def at_call(number: int, act: Callable[[], None]) -> None:
+def act_at_call(number: int, act: Callable[[], None]) -> None:
     """Act before (odd) or after (even) the (number / 2)-th call that changes the disk."""
     count = iter(range(1, sys.maxsize))
 
@@ -468,18 +477,18 @@ def at_call(number: int, act: Callable[[], None]) -> None:
         setattr(os, name, watched(getattr(os, name)))
 
 
-def at_each_call(root: str, number: int) -> None:
+def save_and_act_at_call(root: str, number: int) -> None:
     """A folder for each stage of a save in which a signal came, as the saving process left it."""
     before = Path(root) / "before"
-    put(before, 1)
-    put(before, 2)
+    save_step(before, 1)
+    save_step(before, 2)
     for call in range(1, sys.maxsize):
         folder = Path(shutil.copytree(before, Path(root) / f"{call:03d}"))
         if (child := os.fork()) == 0:
             with StopSignals() as signals:
-                at_call(call, lambda: os.kill(os.getpid(), number))
-                put(folder, 3)
-            os._exit(20 if signals.requested is None else 10)
+                act_at_call(call, lambda: os.kill(os.getpid(), number))
+                save_step(folder, 3)
+            os._exit(20 if signals.received_signal is None else 10)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         print(code)
         if code == 20:
@@ -487,20 +496,20 @@ def at_each_call(root: str, number: int) -> None:
 
 
 def test_a_kill_at_any_stage_leaves_every_checkpoint_sound(tmp_path: Path) -> None:
-    answer = elsewhere(at_each_call, str(tmp_path), int(signal.SIGKILL))
+    answer = run_in_subprocess(save_and_act_at_call, str(tmp_path), int(signal.SIGKILL))
     assert answer.returncode == 0, answer.stderr
     assert set(answer.stdout.split()[:-1]) == {"-9"}
     found = []
     for folder in sorted(tmp_path.glob("[0-9]*")):
-        found.append((steps(folder), leftovers(folder)))
-        saved, reasons = newest(folder)
-        assert is_of(saved, max(steps(folder)))
+        found.append((list_steps(folder), list_leftovers(folder)))
+        saved, reasons = load_newest(folder)
+        assert is_checkpoint_of(saved, max(list_steps(folder)))
         assert not reasons
         for path in folder.glob("step_*"):
-            assert is_of(load(path), int(path.name[-1]))
-        put(folder, 4)
-        assert steps(folder) == [found[-1][0][-1], 4]
-        assert leftovers(folder) == []
+            assert is_checkpoint_of(load(path), int(path.name[-1]))
+        save_step(folder, 4)
+        assert list_steps(folder) == [found[-1][0][-1], 4]
+        assert list_leftovers(folder) == []
     stages = [stage for i, stage in enumerate(found) if i == 0 or stage != found[i - 1]]
     assert stages == [
         ([1, 2], []),
@@ -514,61 +523,61 @@ def test_a_kill_at_any_stage_leaves_every_checkpoint_sound(tmp_path: Path) -> No
 # The best checkpoint
 
 
-def put_best(folder: Path, step: int, score: float) -> Path:
-    return save_only(folder, step, some_files(int(score)), {"score": score})
+def save_best(folder: Path, step: int, score: float) -> Path:
+    return save_and_remove_others(folder, step, build_files(int(score)), {"score": score})
 
 
-def best_score(folder: Path) -> float:
+def load_best_score(folder: Path) -> float:
     """The score of the best checkpoint, whose content must be that of the score."""
-    saved, _ = best(folder)
+    saved, _ = load_best(folder)
     assert saved is not None
-    assert saved.files["learner"]["b"] == int(saved.facts["score"])
-    return saved.facts["score"]
+    assert saved.files["learner"]["b"] == int(saved.metadata["score"])
+    return saved.metadata["score"]
 
 
 @pytest.mark.parametrize("step", [3, 7, 9])
 def test_the_better_checkpoint_replaces_the_other_whatever_their_steps(
     tmp_path: Path, step: int
 ) -> None:
-    put_best(tmp_path, 7, 1.0)
-    put_best(tmp_path, step, 2.0)
-    assert best_score(tmp_path) == 2.0
-    assert steps(tmp_path) == [step]
-    put_best(tmp_path, step, 3.0)
-    assert best_score(tmp_path) == 3.0
-    assert steps(tmp_path) == [step]
+    save_best(tmp_path, 7, 1.0)
+    save_best(tmp_path, step, 2.0)
+    assert load_best_score(tmp_path) == 2.0
+    assert list_steps(tmp_path) == [step]
+    save_best(tmp_path, step, 3.0)
+    assert load_best_score(tmp_path) == 3.0
+    assert list_steps(tmp_path) == [step]
 
 
 def test_the_best_checkpoint_is_the_one_with_the_highest_score(tmp_path: Path) -> None:
     for step, score in ((1, 2.0), (2, 5.0), (3, 4.0), (4, 5.0)):
-        save(tmp_path, step, some_files(int(score)), {"score": score}, keep=9)
-    save(tmp_path, 5, some_files(5), {"step": 5}, keep=9)  # without a score
-    saved, reasons = best(tmp_path)
+        save(tmp_path, step, build_files(int(score)), {"score": score}, keep=9)
+    save(tmp_path, 5, build_files(5), {"step": 5}, keep=9)  # without a score
+    saved, reasons = load_best(tmp_path)
     assert saved is not None
     assert (saved.path.name, reasons) == ("step_000000000004", [])
     (saved.path / "learner.safetensors").write_bytes(b"")
-    saved, reasons = best(tmp_path)
+    saved, reasons = load_best(tmp_path)
     assert saved is not None
     assert (saved.path.name, len(reasons)) == ("step_000000000002", 1)
 
 
-def best_at_each_call(root: str) -> None:
+def save_best_and_kill_at_calls(root: str) -> None:
     """A folder for each stage, at which the process was killed, of a save over the same step."""
     for call in range(1, sys.maxsize):
         folder = Path(root) / f"{call:03d}"
-        put_best(folder, 7, 1.0)
+        save_best(folder, 7, 1.0)
         if (child := os.fork()) == 0:
-            at_call(call, lambda: os.kill(os.getpid(), signal.SIGKILL))
-            put_best(folder, 7, 2.0)
+            act_at_call(call, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            save_best(folder, 7, 2.0)
             os._exit(20)
         if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 20:
             return
 
 
 def test_a_kill_at_any_stage_leaves_the_best_or_the_second_best(tmp_path: Path) -> None:
-    answer = elsewhere(best_at_each_call, str(tmp_path))
+    answer = run_in_subprocess(save_best_and_kill_at_calls, str(tmp_path))
     assert answer.returncode == 0, answer.stderr
-    scores = [best_score(folder) for folder in sorted(tmp_path.iterdir())]
+    scores = [load_best_score(folder) for folder in sorted(tmp_path.iterdir())]
     assert scores == sorted(scores)
     assert set(scores) == {1.0, 2.0}
 
@@ -576,27 +585,27 @@ def test_a_kill_at_any_stage_leaves_the_best_or_the_second_best(tmp_path: Path) 
 # F7: the disk is full
 
 
-def fill_the_disk(root: str) -> None:
+def save_on_full_disk(root: str) -> None:
     """A kernel that refuses to write more than so many bytes, in the middle of a file."""
     folder, (_, hard) = Path(root), resource.getrlimit(resource.RLIMIT_FSIZE)
-    put(folder, 1)
+    save_step(folder, 1)
     for limit in (0, 300, 3_000, 90_000):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
         with pytest.raises(
             CheckpointError, match=r"step_000000000002 could not be saved: .*too large"
         ):
-            put(folder, 2, size=100_000)
-        assert steps(folder) == [1]
-        assert leftovers(folder) == []
-        assert is_of(newest(folder)[0], 1)
+            save_step(folder, 2, size=100_000)
+        assert list_steps(folder) == [1]
+        assert list_leftovers(folder) == []
+        assert is_checkpoint_of(load_newest(folder)[0], 1)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    put(folder, 2)
-    assert steps(folder) == [1, 2]
-    assert is_of(newest(folder)[0], 2)
+    save_step(folder, 2)
+    assert list_steps(folder) == [1, 2]
+    assert is_checkpoint_of(load_newest(folder)[0], 2)
 
 
 def test_a_full_disk_costs_one_checkpoint_and_no_more(tmp_path: Path) -> None:
-    answer = elsewhere(fill_the_disk, str(tmp_path))
+    answer = run_in_subprocess(save_on_full_disk, str(tmp_path))
     assert answer.returncode == 0, answer.stderr
 
 
@@ -635,43 +644,43 @@ def test_a_refused_call_leaves_no_trace(
     number: int,
     published: list[int],
 ) -> None:
-    put(tmp_path, 1)
-    put(tmp_path, 2)
+    save_step(tmp_path, 1)
+    save_step(tmp_path, 2)
     refusing(name, number)
     with pytest.raises(CheckpointError, match="No space left on device"):
-        put(tmp_path, 3)
+        save_step(tmp_path, 3)
     monkeypatch.undo()
-    assert steps(tmp_path) == published
-    assert leftovers(tmp_path) == []
-    assert is_of(newest(tmp_path)[0], published[-1])
-    put(tmp_path, 4)
-    assert is_of(newest(tmp_path)[0], 4)
+    assert list_steps(tmp_path) == published
+    assert list_leftovers(tmp_path) == []
+    assert is_checkpoint_of(load_newest(tmp_path)[0], published[-1])
+    save_step(tmp_path, 4)
+    assert is_checkpoint_of(load_newest(tmp_path)[0], 4)
 
 
 # F18, F19: signals
 
 
 def test_a_save_completes_although_interrupted_at_any_stage(tmp_path: Path) -> None:
-    answer = elsewhere(at_each_call, str(tmp_path), int(signal.SIGINT))
+    answer = run_in_subprocess(save_and_act_at_call, str(tmp_path), int(signal.SIGINT))
     assert answer.returncode == 0, answer.stderr
     assert set(answer.stdout.split()[:-1]) == {"10"}
     for folder in tmp_path.glob("[0-9]*"):
-        assert steps(folder) == [2, 3]
-        assert leftovers(folder) == []
-        assert is_of(newest(folder)[0], 3)
+        assert list_steps(folder) == [2, 3]
+        assert list_leftovers(folder) == []
+        assert is_checkpoint_of(load_newest(folder)[0], 3)
 
 
-def insist() -> None:
+def save_until_stopped() -> None:
     with StopSignals() as signals:
         os.kill(os.getpid(), signal.SIGTERM)
-        assert signals.requested == "SIGTERM"
+        assert signals.received_signal == "SIGTERM"
         os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_a_second_signal_ends_the_process_at_once() -> None:
     if (child := os.fork()) == 0:
         try:
-            insist()
+            save_until_stopped()
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGINT
@@ -681,9 +690,9 @@ def test_the_former_handlers_come_back() -> None:
     numbers = (signal.SIGTERM, signal.SIGINT)
     former = [signal.getsignal(n) for n in numbers]
     with suppress(ZeroDivisionError), StopSignals() as signals:
-        assert signals.requested is None
+        assert signals.received_signal is None
         signal.raise_signal(signal.SIGTERM)
-        assert signals.requested == "SIGTERM"
+        assert signals.received_signal == "SIGTERM"
         raise ZeroDivisionError
     assert [signal.getsignal(n) for n in numbers] == former
 
@@ -693,7 +702,7 @@ def test_another_thread_leaves_the_handlers_alone() -> None:
 
     def work() -> None:
         with StopSignals() as signals:
-            seen.append((signals.requested, signal.getsignal(signal.SIGINT)))
+            seen.append((signals.received_signal, signal.getsignal(signal.SIGINT)))
 
     thread = threading.Thread(target=work)
     thread.start()

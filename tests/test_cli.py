@@ -19,22 +19,22 @@ from gymnasium.envs.registration import EnvSpec
 
 from lookfurther import Agent, __version__
 from lookfurther.cli.main import main
-from lookfurther.cli.train import told
+from lookfurther.cli.train import format_training_summary
 from lookfurther.config import Config, from_json
 from lookfurther.presets import PRESETS, SCALES
 from lookfurther.training import checkpoint, loop
 from lookfurther.training.loop import Summary
-from lookfurther.training.metrics import Clock, read
+from lookfurther.training.metrics import TrainingClock, read_metrics
 from tests.faulty_envs import Counting
 from tests.process_group import stop_at_numpy, wait_until_gone, wait_until_stopped
 
 ROOT = Path(__file__).parents[1]
 
-TINY = {
+TINY_SETTINGS = {
     "env": "CartPole-v1",
     "actor.lanes": "4",
     "replay.capacity": "1000",
-    "replay.start": "100",
+    "replay.learning_starts": "100",
     "network.hidden": "16",
     "learner.agent-items": "16",
     "learner.samples-per-insert": "4",
@@ -45,15 +45,15 @@ TINY = {
 }
 
 
-def tiny(folder: Path, *words: str, **changed: str) -> list[str]:
+def tiny_train_args(folder: Path, *words: str, **changed: str) -> list[str]:
     """A run of a second; `changed` settings are spelt as in `config.replace`."""
     given = {name.replace("__", ".").replace("_", "-"): value for name, value in changed.items()}
-    settings = TINY | given | {"run.folder": str(folder)}
+    settings = TINY_SETTINGS | given | {"run.folder": str(folder)}
     options = [w for name, value in settings.items() for w in (f"--{name}", *value.split())]
     return ["train", "no-demos", "--scale", "small", *options, *words]
 
 
-def process(*words: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+def start_process(*words: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
     """The command in a process and session of its own."""
     code, pipe = "from lookfurther.__main__ import *", subprocess.PIPE
     command = [sys.executable, "-c", code, *words]
@@ -65,17 +65,17 @@ def process(*words: str, env: dict[str, str] | None = None) -> subprocess.Popen[
 # Help
 
 
-def leaves(cls: type, prefix: str = "") -> list[str]:
+def setting_names(cls: type, prefix: str = "") -> list[str]:
     """The dotted name of every setting."""
     found = []
     for field in dataclasses.fields(cls):
         made: Any = field.default_factory
         inner = isinstance(made, type) and dataclasses.is_dataclass(made)
-        found += leaves(made, f"{field.name}.") if inner else [prefix + field.name]
+        found += setting_names(made, f"{field.name}.") if inner else [prefix + field.name]
     return found
 
 
-HELP = """
+HELP_SCRIPT = """
 import sys
 from lookfurther.cli import main
 
@@ -91,7 +91,7 @@ for words in (["--help"], ["-h"], ["presets"], ["--version"], ["train", "--help"
 
 
 def test_help_comes_without_torch() -> None:
-    command = [sys.executable, "-c", HELP]
+    command = [sys.executable, "-c", HELP_SCRIPT]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "usage: lookfurther COMMAND" in done.stdout
@@ -103,7 +103,7 @@ def test_every_setting_is_an_option_with_its_default(capsys: pytest.CaptureFixtu
         main(["train", "no-demos", "--help"])
     assert not stop.value.code
     out = capsys.readouterr().out
-    names = leaves(Config)
+    names = setting_names(Config)
     assert {"env", "demos", "learner.gamma", "run.steps"} <= set(names)
     for name in names:
         assert re.search(rf"--{re.escape(name.replace('_', '-'))}[ ,]", out), name
@@ -134,9 +134,9 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 # Errors of one line
 
 
-def refused(words: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def run_failing_command(args: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """The exit code of a command and the one line it gives as the reason."""
-    code = main(words)
+    code = main(args)
     err = capfd.readouterr().err
     assert err.endswith("\n")
     assert err.count("\n") == 1, err
@@ -163,7 +163,11 @@ CARTPOLE = ["--env", "CartPole-v1"]
         (["train", "no-demos", "--learner.gamma", "abc"], 2, "--learner.gamma: could not conv"),
         (["train", "no-demos", "--learner.gamma", "nan", *CARTPOLE], 2, "a finite number, not nan"),
         (["train", "no-demos", "--learner.gamma", "2", *CARTPOLE], 2, r"in \[0, 1\], not 2.0"),
-        (["train", "no-demos", "--learner.transform", "log"], 2, "Expected one of .'h', 'ident"),
+        (
+            ["train", "no-demos", "--learner.value-transform", "log"],
+            2,
+            "Expected one of .'h', 'ident",
+        ),
         (["train", "no-demos", "--actor.lanes", "0", *CARTPOLE], 2, "actor.lanes must be 1 or"),
         (["train", "no-demos", "--actor.lanes", "1.5"], 2, "--actor.lanes"),
         (["train", "no-demos", "stray", *CARTPOLE], 2, "Unrecognized options: stray"),
@@ -208,14 +212,14 @@ def test_what_is_wrong_is_said_in_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    found, said = refused(words, capfd)
+    found, said = run_failing_command(words, capfd)
     assert re.search(reason, said), said
     assert found == code
     assert not list(tmp_path.rglob("metrics.jsonl"))
 
 
 def test_an_unknown_preset_in_a_process_of_its_own() -> None:
-    done = process("train", "best")
+    done = start_process("train", "best")
     out, err = done.communicate()
     assert (done.returncode, out) == (2, "")
     assert re.fullmatch(r"lookfurther: unknown preset 'best': .*\n", err)
@@ -263,8 +267,10 @@ def test_a_run_that_fails_has_its_own_exit_code(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    words = tiny(tmp_path / "run", env=env, learner__transform="identity", run__steps="400")
-    found, said = refused(words, capfd)
+    words = tiny_train_args(
+        tmp_path / "run", env=env, learner__value_transform="identity", run__steps="400"
+    )
+    found, said = run_failing_command(words, capfd)
     assert found == code
     assert reason in said
 
@@ -278,8 +284,11 @@ def test_a_run_that_fails_has_its_own_exit_code(
     ],
 )
 def test_a_run_tells_only_of_episodes_that_ended(returns: tuple, said: str) -> None:
-    summary = Summary(Path("run"), 4_320, 71, 0, *returns, minutes=1.04, stopped="time")
-    assert told(summary) == f"4,320 steps, 71 updates, 0 episodes in 1.0 min; {said}"
+    summary = Summary(Path("run"), 4_320, 71, 0, *returns, minutes=1.04, stop_reason="time")
+    assert (
+        format_training_summary(summary)
+        == f"4,320 steps, 71 updates, 0 episodes in 1.0 min; {said}"
+    )
 
 
 @pytest.mark.parametrize("words", [["bench"], ["evaluate", "random", *CARTPOLE]])
@@ -291,7 +300,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(
         (tmp_path, "it is a folder"),
         (tmp_path / "file" / "out.json", r"\[Errno \d+\] "),
     ):
-        code, said = refused([*words, "--json", str(path)], capfd)
+        code, said = run_failing_command([*words, "--json", str(path)], capfd)
         assert code == 2
         assert re.match(f"--json {re.escape(str(path))} cannot be written: {why}", said)
 
@@ -304,7 +313,7 @@ def test_a_run_from_the_start_to_a_second_helping(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
-    first = process(*tiny(folder, run__steps="400"))
+    first = start_process(*tiny_train_args(folder, run__steps="400"))
     out, err = first.communicate()
     assert (first.returncode, err) == (0, "")
     assert re.search(
@@ -320,20 +329,28 @@ def test_a_run_from_the_start_to_a_second_helping(
     assert os.listdir(folder / "checkpoints") == ["step_000000000400"]
     assert any("tfevents" in name for name in os.listdir(folder / "events"))
 
-    assert refused(tiny(folder, run__steps="500"), capfd) == (
+    assert run_failing_command(tiny_train_args(folder, run__steps="500"), capfd) == (
         2,
         f"{folder} already holds a run: add --resume to go on, or choose another --run.folder",
     )
-    code, said = refused(tiny(folder, "--resume", learner__gamma="0.5"), capfd)
+    code, said = run_failing_command(
+        tiny_train_args(folder, "--resume", learner__gamma="0.5"), capfd
+    )
     assert code == 2
     assert "was begun with learner.gamma = 0.999, not 0.5" in said
 
-    assert main(tiny(folder, "--resume", run__steps="500")) == 0
+    assert main(tiny_train_args(folder, "--resume", run__steps="500")) == 0
     out, err = capfd.readouterr()
     assert err == ""
     assert "resumed at step 400 from step_000000000400\n" in out
     assert "\n500 steps, 99 updates, " in out
-    assert [row["step"] for row in read(folder / "metrics.jsonl")] == [100, 200, 300, 400, 500]
+    assert [row["step"] for row in read_metrics(folder / "metrics.jsonl")] == [
+        100,
+        200,
+        300,
+        400,
+        500,
+    ]
     assert Agent.load(folder).spec.env == "CartPole-v1"
 
 
@@ -347,7 +364,7 @@ def test_a_command_that_is_ended_takes_its_processes_along(
     """Here the one of `bench` that goes to its first update, and would not end by itself."""
     settings = ["--network.hidden", "16", "--replay.capacity", "2000", "--seconds", "0.05"]
     words = ["bench", "no-demos", "--scale", "small", *CARTPOLE, *settings]
-    running = process(*words, env=stop_at_numpy(tmp_path))
+    running = start_process(*words, env=stop_at_numpy(tmp_path))
     wait_until_stopped(running, 1)
     running.send_signal(number)
     _, err = running.communicate()
@@ -359,7 +376,7 @@ def test_a_command_that_is_ended_takes_its_processes_along(
 def test_sigterm_ends_a_run_with_a_checkpoint_and_a_hint(tmp_path: Path) -> None:
     """F18: the run is asked in the middle of training, and could go on for hours."""
     folder = tmp_path / "run"
-    running = process(*tiny(folder, run__steps="100000000"))
+    running = start_process(*tiny_train_args(folder, run__steps="100000000"))
     assert running.stdout is not None
     steps = (int(line.split()[1].replace(",", "")) for line in running.stdout if "steps/s" in line)
     assert any(step >= 200 for step in steps)
@@ -367,11 +384,11 @@ def test_sigterm_ends_a_run_with_a_checkpoint_and_a_hint(tmp_path: Path) -> None
     out, err = running.communicate()
     assert (running.returncode, err) == (0, "")
     assert out.endswith("stopped (SIGTERM): go on with the same command and --resume\n")
-    saved, broken = checkpoint.newest(folder / "checkpoints")
+    saved, broken = checkpoint.load_newest(folder / "checkpoints")
     assert saved is not None
     assert not broken
-    assert f"\n{saved.facts['step']:,} steps, " in "\n" + out
-    assert saved.facts["step"] == read(folder / "metrics.jsonl")[-1]["step"] >= 200
+    assert f"\n{saved.metadata['step']:,} steps, " in "\n" + out
+    assert saved.metadata["step"] == read_metrics(folder / "metrics.jsonl")[-1]["step"] >= 200
 
 
 def test_a_time_limit_asks_for_more_time(
@@ -379,8 +396,10 @@ def test_a_time_limit_asks_for_more_time(
 ) -> None:
     """By a clock that gains a second at every reading."""
     seconds = itertools.count(0.0)
-    monkeypatch.setattr(loop, "Clock", lambda spent=0.0: Clock(spent, lambda: next(seconds)))
-    words = tiny(tmp_path / "run", run__steps="100000000", run__minutes="2")
+    monkeypatch.setattr(
+        loop, "TrainingClock", lambda spent=0.0: TrainingClock(spent, lambda: next(seconds))
+    )
+    words = tiny_train_args(tmp_path / "run", run__steps="100000000", run__minutes="2")
     assert main(words) == 0
     out = capfd.readouterr().out
     assert out.endswith("stopped (time): go on with more --run.minutes and --resume\n")
@@ -388,7 +407,7 @@ def test_a_time_limit_asks_for_more_time(
 
 def test_pong_starts(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("ale_py", reason="Atari is not installed: pip install lookfurther[atari]")
-    words = tiny(
+    words = tiny_train_args(
         tmp_path / "run",
         env="ALE/Pong-v5",
         environment__threads="1",
@@ -401,7 +420,7 @@ def test_pong_starts(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 0
     out = capfd.readouterr().out
     assert "ALE/Pong-v5: observations (4, 84, 84), 18 actions, 4 lanes\n" in out
-    row = read(tmp_path / "run" / "metrics.jsonl")[-1]
+    row = read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]
     assert (row["step"], row["frames"], row["updates"]) == (300, 1200, 9)
     assert (tmp_path / "run" / "curve.png").exists()
-    assert Agent.load(tmp_path / "run").spec.observation == (4, 84, 84)
+    assert Agent.load(tmp_path / "run").spec.observation_shape == (4, 84, 84)

@@ -17,32 +17,34 @@ from lookfurther import validation
 from lookfurther.config import Config, from_dict, from_json, replace, to_json, validate
 from lookfurther.errors import ConfigError
 
-GOOD = Config(env="ALE/Pong-v5", demos=("pong",))
+VALID_CONFIG = Config(env="ALE/Pong-v5", demos=("pong",))
 
 
-def leaves(cls: type = Config, prefix: str = "") -> dict[str, Any]:
+def setting_types(cls: type = Config, prefix: str = "") -> dict[str, Any]:
     """Every leaf setting in `replace`'s spelling, with its type."""
     found: dict[str, Any] = {}
     for name, hint in get_type_hints(cls).items():
         if dataclasses.is_dataclass(hint):
             assert isinstance(hint, type)
-            found |= leaves(hint, f"{name}__")
+            found |= setting_types(hint, f"{name}__")
         else:
             found[prefix + name] = hint
     return found
 
 
-def values(hint: Any) -> st.SearchStrategy[Any]:
+def setting_values(hint: Any) -> st.SearchStrategy[Any]:
     """Any value of a setting's type."""
     if get_origin(hint) is tuple:
-        return st.lists(values(get_args(hint)[0]), max_size=4).map(tuple)
+        return st.lists(setting_values(get_args(hint)[0]), max_size=4).map(tuple)
     if get_origin(hint) is Literal:
         return st.sampled_from(get_args(hint))
     finite = st.floats(allow_nan=False, allow_infinity=False)
     return {int: st.integers(), float: finite, str: st.text(), bool: st.booleans()}[hint]
 
 
-overrides_of = st.fixed_dictionaries({}, optional={k: values(t) for k, t in leaves().items()})
+overrides_of = st.fixed_dictionaries(
+    {}, optional={k: setting_values(t) for k, t in setting_types().items()}
+)
 
 
 @settings(deadline=None, max_examples=50)
@@ -57,11 +59,11 @@ def test_json_round_trip(overrides: dict[str, Any]) -> None:
 @settings(deadline=None, max_examples=50)
 @given(overrides_of)
 def test_replace_changes_what_it_names_and_nothing_else(overrides: dict[str, Any]) -> None:
-    before, after = flat(Config()), flat(replace(Config(), **overrides))
+    before, after = flatten_config(Config()), flatten_config(replace(Config(), **overrides))
     assert after == before | overrides
 
 
-def flat(config: Config) -> dict[str, Any]:
+def flatten_config(config: Config) -> dict[str, Any]:
     """Every leaf setting's value, in `replace`'s spelling."""
     found: dict[str, Any] = {}
     for name, value in dataclasses.asdict(config).items():
@@ -73,29 +75,31 @@ def flat(config: Config) -> dict[str, Any]:
 
 
 def test_a_good_configuration_is_returned_unchanged() -> None:
-    assert validate(GOOD) == GOOD
+    assert validate(VALID_CONFIG) == VALID_CONFIG
 
 
 # What breaks each rule, and what it then says.
-BROKEN: dict[str, dict[str, Any]] = {
+INVALID_OVERRIDES: dict[str, dict[str, Any]] = {
     "env must be given, for example --env ALE/Pong-v5": {"env": ""},
-    "environment.stack must be 0 or more, not -1": {"environment__stack": -1},
-    "environment.repeat must be 1 or more, not 0": {"environment__repeat": 0},
-    "environment.noops must be 0 or more, not -1": {"environment__noops": -1},
-    "environment.cap must be 1 or more, not 0": {"environment__cap": 0},
+    "environment.frame_stack must be 0 or more, not -1": {"environment__frame_stack": -1},
+    "environment.action_repeat must be 1 or more, not 0": {"environment__action_repeat": 0},
+    "environment.noop_max must be 0 or more, not -1": {"environment__noop_max": -1},
+    "environment.max_episode_length must be 1 or more, not 0": {
+        "environment__max_episode_length": 0
+    },
     "environment.max_failures must be 1 or more, not 0": {"environment__max_failures": 0},
     "environment.processes must be 0 or more, not -1": {"environment__processes": -1},
     "environment.worker_timeout must be 0 or more, not -1.0": {"environment__worker_timeout": -1.0},
     "environment.threads must be 0 or more, not -1": {"environment__threads": -1},
     "actor.lanes must be 1 or more, not 0": {"actor__lanes": 0},
-    "actor.weights_period must be 1 or more, not 0": {"actor__weights_period": 0},
+    "actor.weight_sync_period must be 1 or more, not 0": {"actor__weight_sync_period": 0},
     "actor.stagger_steps must be 0 or more, not -1": {"actor__stagger_steps": -1},
     "replay.alpha must be 0 or more, not -0.1": {"replay__alpha": -0.1},
     "learner.agent_items must be 1 or more, not 0": {"learner__agent_items": 0},
     "learner.expert_items must be 0 or more, not -1": {"learner__expert_items": -1},
     "learner.target_period must be 1 or more, not 0": {"learner__target_period": 0},
-    "learner.consistency must be 0 or more, not -1.0": {"learner__consistency": -1.0},
-    "learner.imitation must be 0 or more, not -1.0": {"learner__imitation": -1.0},
+    "learner.tc_weight must be 0 or more, not -1.0": {"learner__tc_weight": -1.0},
+    "learner.im_weight must be 0 or more, not -1.0": {"learner__im_weight": -1.0},
     "run.steps must be 1 or more, not 0": {"run__steps": 0},
     "run.minutes must be 0 or more, not -1.0": {"run__minutes": -1.0},
     "run.seed must be 0 or more, not -1": {"run__seed": -1},
@@ -105,26 +109,25 @@ BROKEN: dict[str, dict[str, Any]] = {
     "run.log_period must be 1 or more, not 0": {"run__log_period": 0},
     "run.checkpoint_period must be 0 or more, not -1": {"run__checkpoint_period": -1},
     "run.checkpoint_minutes must be 0 or more, not -1.0": {"run__checkpoint_minutes": -1.0},
-    "run.keep must be 1 or more, not 0": {"run__keep": 0},
-    "replay.offset must be above 0, not 0.0": {"replay__offset": 0.0},
+    "run.keep_checkpoints must be 1 or more, not 0": {"run__keep_checkpoints": 0},
+    "replay.priority_offset must be above 0, not 0.0": {"replay__priority_offset": 0.0},
     "learner.learning_rate must be above 0, not 0.0": {"learner__learning_rate": 0.0},
     "learner.adam_eps must be above 0, not 0.0": {"learner__adam_eps": 0.0},
     "learner.max_gradient_norm must be above 0, not 0.0": {"learner__max_gradient_norm": 0.0},
-    "learner.transform_eps must be above 0, not 0.0": {"learner__transform_eps": 0.0},
+    "learner.value_transform_eps must be above 0, not 0.0": {"learner__value_transform_eps": 0.0},
     "learner.samples_per_insert must be above 0, not 0.0": {"learner__samples_per_insert": 0.0},
-    "environment.sticky must be in [0, 1), not 1.0": {"environment__sticky": 1.0},
+    "environment.sticky_prob must be in [0, 1), not 1.0": {"environment__sticky_prob": 1.0},
     "environment.processes (129) exceeds actor.lanes (128)": {"environment__processes": 129},
     "replay.horizons must be lengths of 1 or more, not (0, 3)": {"replay__horizons": (0, 3)},
     "replay.horizons repeats a length: (3, 3)": {"replay__horizons": (3, 3)},
     "replay.beta must be in [0, 1], not 1.1": {"replay__beta": 1.1},
     "replay.capacity (3327) must be at least 3328: actor.lanes x (the longest horizon + 16)": {
         "replay__capacity": 3327,
-        "replay__start": 2000,
+        "replay__learning_starts": 2000,
     },
-    "replay.start (1535) must be at least 1536: actor.lanes x (the longest horizon + 2)": {
-        "replay__start": 1535
-    },
-    "replay.start (50000) exceeds replay.capacity (49999)": {"replay__capacity": 49_999},
+    "replay.learning_starts (1535) must be at least 1536: actor.lanes x"
+    " (the longest horizon + 2)": {"replay__learning_starts": 1535},
+    "replay.learning_starts (50000) exceeds replay.capacity (49999)": {"replay__capacity": 49_999},
     "network.convolutions must be widths of 1 or more, not (32, 0)": {
         "network__convolutions": (32, 0)
     },
@@ -139,10 +142,10 @@ BROKEN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("message", BROKEN)
+@pytest.mark.parametrize("message", INVALID_OVERRIDES)
 def test_every_rule_has_its_own_message(message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        validate(replace(GOOD, **BROKEN[message]))
+        validate(replace(VALID_CONFIG, **INVALID_OVERRIDES[message]))
     assert str(caught.value) == message
     assert "\n" not in message
 
@@ -151,19 +154,21 @@ def test_no_rule_is_left_untried() -> None:
     """Each case breaks one rule first, and together they break every rule."""
 
     def first_broken(overrides: dict[str, Any]) -> int:
-        config = replace(GOOD, **overrides)
-        held = [holds for holds, _ in validation.bounds(config) + validation.relations(config)]
+        config = replace(VALID_CONFIG, **overrides)
+        held = [
+            holds for holds, _ in validation.bound_rules(config) + validation.relation_rules(config)
+        ]
         return held.index(False)
 
-    count = len(validation.bounds(GOOD) + validation.relations(GOOD))
-    assert sorted(map(first_broken, BROKEN.values())) == list(range(count))
+    count = len(validation.bound_rules(VALID_CONFIG) + validation.relation_rules(VALID_CONFIG))
+    assert sorted(map(first_broken, INVALID_OVERRIDES.values())) == list(range(count))
 
 
-@pytest.mark.parametrize("name", ["actor__lanes", "replay__capacity", "replay__start"])
+@pytest.mark.parametrize("name", ["actor__lanes", "replay__capacity", "replay__learning_starts"])
 def test_the_least_sizes_hold(name: str) -> None:
     """One lane and one-step transitions: 17 slots, a start of 3."""
-    least = {"actor__lanes": 1, "replay__capacity": 17, "replay__start": 3}
-    tiny = replace(GOOD, replay__horizons=(1,), **least)
+    least = {"actor__lanes": 1, "replay__capacity": 17, "replay__learning_starts": 3}
+    tiny = replace(VALID_CONFIG, replay__horizons=(1,), **least)
     validate(tiny)
     with pytest.raises(ConfigError, match=name.replace("__", ".")):
         validate(replace(tiny, **{name: least[name] - 1}))
@@ -183,7 +188,10 @@ def test_the_least_sizes_hold(name: str) -> None:
         ({"run": {"minutes": float("inf")}}, "run.minutes must be a finite number, not inf"),
         ({"actor": {"lanes": 8.0}}, "actor.lanes must be a whole number, not 8.0"),
         ({"actor": {"lanes": True}}, "actor.lanes must be a whole number, not True"),
-        ({"actor": {"ladder": "rope"}}, "actor.ladder must be one of paper, apex, not 'rope'"),
+        (
+            {"actor": {"ladder": "rope"}},
+            "actor.epsilon_schedule must be one of paper, apex, not 'rope'",
+        ),
         (
             {"environment": {"full_actions": 1}},
             "environment.full_actions must be true or false, not 1",
@@ -240,25 +248,25 @@ def test_settings_left_out_keep_their_defaults() -> None:
 @pytest.mark.parametrize("name", ["gamma", "learner__gama", "lerner__gamma", "env__x", "batch"])
 def test_replace_refuses_unknown_settings_by_name(name: str) -> None:
     with pytest.raises(ConfigError, match=f"^unknown setting {name.replace('__', '.')}$"):
-        replace(GOOD, **{name: 1})
+        replace(VALID_CONFIG, **{name: 1})
 
 
 def test_validate_refuses_mistyped_settings_too() -> None:
     """What Python code sets is checked as strictly as what a file says."""
     with pytest.raises(ConfigError, match=r"learner\.transform must be one of h, identity"):
-        validate(replace(GOOD, learner__transform="g"))
+        validate(replace(VALID_CONFIG, learner__value_transform="g"))
     with pytest.raises(ConfigError, match=r"actor\.lanes must be a whole number, not '8'"):
-        validate(replace(GOOD, actor__lanes="8"))
-    assert validate(replace(GOOD, replay__horizons=[1, 5])).replay.horizons == (1, 5)
+        validate(replace(VALID_CONFIG, actor__lanes="8"))
+    assert validate(replace(VALID_CONFIG, replay__horizons=[1, 5])).replay.horizons == (1, 5)
 
 
 def test_batch_is_both_shares() -> None:
-    assert replace(GOOD, learner__agent_items=5, learner__expert_items=3).batch == 8
+    assert replace(VALID_CONFIG, learner__agent_items=5, learner__expert_items=3).batch_size == 8
 
 
 def test_settings_are_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        GOOD.learner.gamma = 0.9  # type: ignore[misc]
+        VALID_CONFIG.learner.gamma = 0.9  # type: ignore[misc]
 
 
 def test_every_setting_has_help_text() -> None:
@@ -275,4 +283,4 @@ def test_every_setting_has_help_text() -> None:
                 assert isinstance(below.value.value, str)
                 assert below.value.value.strip(), f"{name}.{ast.unparse(field.target)}"
                 helped += 1
-    assert helped == len(leaves())
+    assert helped == len(setting_types())

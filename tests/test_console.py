@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lookfurther.training.console import BLOCKS, Progress
+from lookfurther.training.console import PANEL_BLOCKS, ProgressDisplay
 
 ROW: dict[str, Any] = {
     "step": 20_000,
@@ -22,7 +22,7 @@ ROW: dict[str, Any] = {
     "return_mean": 0.42,
     "return_low_epsilon": 0.55,
     "return_best": 0.93,
-    "under_way_low_epsilon": 0.1,
+    "return_in_progress_low_epsilon": 0.1,
     "loss_td": 0.012,
     "loss_tc": 0.003,
     "loss_im": 0.2,
@@ -31,7 +31,7 @@ ROW: dict[str, Any] = {
     "replay_fill": 0.5,
     "memory_gib": 3.14,
 }
-WIDE = ROW | {
+WIDE_ROW = ROW | {
     "step": 49_412_000,
     "minutes": 1235.7,
     "steps_per_second": 16_234.4,
@@ -47,7 +47,7 @@ WIDE = ROW | {
 }
 
 
-def terminal(width: int) -> Console:
+def build_terminal(width: int) -> Console:
     return Console(
         file=io.StringIO(),
         force_terminal=True,
@@ -57,13 +57,13 @@ def terminal(width: int) -> Console:
     )
 
 
-def shot(row: dict[str, Any], width: int, **settings: Any) -> list[str]:
+def panel_lines(row: dict[str, Any], width: int, **settings: Any) -> list[str]:
     """The panel's lines on a terminal so wide."""
-    console = terminal(width)
-    progress = Progress(settings.pop("total", 1_000_000), console=console, **settings)
+    console = build_terminal(width)
+    progress = ProgressDisplay(settings.pop("total", 1_000_000), console=console, **settings)
     if row:
         progress.update(row)
-    console.print(progress.panel())
+    console.print(progress.render_panel())
     return console.export_text().splitlines()
 
 
@@ -71,10 +71,10 @@ def shot(row: dict[str, Any], width: int, **settings: Any) -> list[str]:
 
 
 def test_the_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress(1_000_000, console=Console(file=io.StringIO()))
+    progress = ProgressDisplay(1_000_000, console=Console(file=io.StringIO()))
     progress.start()
     progress.update(ROW)
-    progress.note("checkpoint [2] saved")
+    progress.print_message("checkpoint [2] saved")
     progress.stop()
     # 980,000 steps at 1,234.4 a second are 793.9 seconds.
     assert capsys.readouterr().out.splitlines() == [
@@ -86,7 +86,7 @@ def test_the_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_not_known_is_left_out_of_the_line(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress(100, console=Console(file=io.StringIO()))
+    progress = ProgressDisplay(100, console=Console(file=io.StringIO()))
     progress.update({"step": 10, "return_mean": float("nan"), "loss_td": None})
     progress.update({"step": 20, "steps_per_second": 2.0, "return_mean": 1.0, "loss_tc": 0.5})
     progress.stop()
@@ -102,7 +102,7 @@ def test_rows_that_come_fast_are_not_all_lines(
     """The first, the last, and one in five seconds."""
     now = 0.0
     monkeypatch.setattr("lookfurther.training.console.time.monotonic", lambda: now)
-    progress = Progress(1_000, console=Console(file=io.StringIO()))
+    progress = ProgressDisplay(1_000, console=Console(file=io.StringIO()))
     for step, now in enumerate((0.0, 0.1, 4.9, 5.0, 5.1, 11.0, 11.2)):  # noqa: B007
         progress.update({"step": step})
     progress.stop()
@@ -115,7 +115,7 @@ def test_without_rich_there_are_plain_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    progress = Progress(1_000_000, console=terminal(80))
+    progress = ProgressDisplay(1_000_000, console=build_terminal(80))
     progress.start()
     progress.update(ROW)
     progress.stop()
@@ -127,7 +127,7 @@ def test_an_output_without_greek_letters_is_no_reason_to_stop(
 ) -> None:
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", out)
-    Progress(1_000_000, console=Console(file=io.StringIO())).update(ROW)
+    ProgressDisplay(1_000_000, console=Console(file=io.StringIO())).update(ROW)
     assert b"(low ? 0.55, best 0.93)" in out.buffer.getvalue()  # type: ignore[attr-defined]
 
 
@@ -135,30 +135,30 @@ def test_an_output_without_greek_letters_is_no_reason_to_stop(
 
 
 def test_the_time_left_follows_the_last_speeds_and_the_limit_of_minutes() -> None:
-    progress = Progress(1000, console=terminal(80))
-    assert progress.eta() is None
+    progress = ProgressDisplay(1000, console=build_terminal(80))
+    assert progress.estimate_seconds_left() is None
     progress.update({"step": 100, "steps_per_second": 10.0})
-    assert progress.eta() == 90
+    assert progress.estimate_seconds_left() == 90
     progress.update({"step": 400, "steps_per_second": 20.0})
-    assert progress.eta() == 40
+    assert progress.estimate_seconds_left() == 40
     for _ in range(20):
         progress.update({"step": 400, "steps_per_second": 60.0})
-    assert progress.eta() == 10
+    assert progress.estimate_seconds_left() == 10
 
-    limited = Progress(1000, minutes=1.0, console=terminal(80))
-    assert limited.eta() == 60
+    limited = ProgressDisplay(1000, max_minutes=1.0, console=build_terminal(80))
+    assert limited.estimate_seconds_left() == 60
     limited.update({"step": 100, "steps_per_second": 10.0, "minutes": 0.75})
-    assert limited.eta() == 15
+    assert limited.estimate_seconds_left() == 15
     limited.update({"step": 100, "steps_per_second": 10.0, "minutes": 2.0})
-    assert limited.eta() == 0
+    assert limited.estimate_seconds_left() == 0
 
 
 def test_the_time_left_leaves_out_the_speed_before_learning() -> None:
-    progress = Progress(1000, console=terminal(80))
+    progress = ProgressDisplay(1000, console=build_terminal(80))
     progress.update({"step": 100, "steps_per_second": 900.0, "updates": 0})
-    assert progress.eta() is None
+    assert progress.estimate_seconds_left() is None
     progress.update({"step": 200, "steps_per_second": 10.0, "updates": 3})
-    assert progress.eta() == 80
+    assert progress.estimate_seconds_left() == 80
 
 
 # --- the panel
@@ -177,37 +177,37 @@ SHOT_80 = """\
 
 
 def test_the_panel_at_80_columns() -> None:
-    assert shot(ROW, 80, total=40_000, title="Pong · seed 0") == SHOT_80.splitlines()
+    assert panel_lines(ROW, 80, total=40_000, title="Pong · seed 0") == SHOT_80.splitlines()
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
-@pytest.mark.parametrize("row", [{}, ROW, WIDE], ids=["nothing", "usual", "wide"])
+@pytest.mark.parametrize("row", [{}, ROW, WIDE_ROW], ids=["nothing", "usual", "wide"])
 def test_the_panel_fits_and_shows_every_figure_whole(width: int, row: dict[str, Any]) -> None:
-    lines = shot(row, width, title="ALE/Pong-v5 · apex-dqfd · seed 0")
+    lines = panel_lines(row, width, title="ALE/Pong-v5 · apex-dqfd · seed 0")
     text = "\n".join(lines)
     assert {len(line) for line in lines} == {min(width, 100)}
     assert "…" not in text
-    for block in BLOCKS.values():
+    for block in PANEL_BLOCKS.values():
         for label, _, _ in block:
             assert f" {label} " in text
-    if row is WIDE:
+    if row is WIDE_ROW:
         for figure in ("16,234", "-123,456", "1,234,568", "1.23e-05", "12,346", "100 %", "113 GiB"):
             assert f" {figure} " in text
 
 
 def test_the_bar_follows_the_minutes_where_they_end_the_run() -> None:
-    text = "\n".join(shot(ROW, 80, total=1_000_000, minutes=4.0))
+    text = "\n".join(panel_lines(ROW, 80, total=1_000_000, minutes=4.0))
     assert " 87.5 % " in text
     assert "ETA 00:00:30" in text
 
 
 def test_live_notes_stand_above_a_panel_that_stays_whole() -> None:
-    console = terminal(80)
-    progress = Progress(40_000, "Pong · seed 0", console=console)
+    console = build_terminal(80)
+    progress = ProgressDisplay(40_000, "Pong · seed 0", console=console)
     progress.start()
     progress.update(ROW)
     console.export_text()
-    progress.note("checkpoint [bold]2[/] saved")
+    progress.print_message("checkpoint [bold]2[/] saved")
     written = console.export_text().splitlines()
     assert written[0].endswith("checkpoint [bold]2[/] saved")
     assert [line.rstrip() for line in written[1:]] == SHOT_80.splitlines()

@@ -26,14 +26,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookfurther import config
-from lookfurther.config import Environment
-from lookfurther.demos.collect import Policy, babyai_bot, collect
-from lookfurther.demos.episode import Episode, Tape, best, check, film
-from lookfurther.demos.playback import unroll
-from lookfurther.demos.storage import append, load, save
-from lookfurther.envs import describe
+from lookfurther.config import EnvConfig
+from lookfurther.demos.collect import ObservationPolicy, babyai_bot, collect_episodes
+from lookfurther.demos.episode import (
+    Episode,
+    InputLog,
+    best_episode_index,
+    check_episodes,
+    episodes_to_chunk,
+)
+from lookfurther.demos.playback import episode_from_log
+from lookfurther.demos.storage import append_episodes, load_episodes, save_episodes
+from lookfurther.envs import get_spec
 from lookfurther.errors import DemonstrationError
-from lookfurther.training.build import expert_replay
+from lookfurther.training.build import build_expert_replay
 from lookfurther.types import BEST, END, FIRST, TERMINAL, TRUNCATED, Batch, Spec
 
 VECTOR = Spec("toy", (2,), 1, "float32", 3, 1.0)
@@ -82,7 +88,7 @@ def test_a_film_by_hand() -> None:
     second = Episode(
         np.array([[6], [7]], np.float32), np.array([8]), np.array([1], np.float32), False
     )
-    chunk = film([first, second], lag=3, horizons=2)
+    chunk = episodes_to_chunk([first, second], max_horizon=3, num_horizons=2)
     assert chunk.plane[:, 0, 0].tolist() == [1, 2, 3, 6, 7, 0, 0, 0]
     assert chunk.action[:, 0].tolist() == [4, 5, 0, 8, 0, 0, 0, 0]
     assert chunk.reward[:, 0].tolist() == [0.5, 0.25, 0, 1, 0, 0, 0, 0]
@@ -90,8 +96,10 @@ def test_a_film_by_hand() -> None:
     assert chunk.mark[:, 0].tolist() == marks
     released = [0, 0, 0, 1, 1, 0, 1, 0]  # for the slots three before: those with an action
     assert chunk.priority[:, 0].tolist() == [[p, p] for p in released]
-    assert chunk.forget.tolist() == [0]
-    everyone = film([first, second], lag=3, horizons=2, imitated="all")
+    assert chunk.invalidate_newest.tolist() == [0]
+    everyone = episodes_to_chunk(
+        [first, second], max_horizon=3, num_horizons=2, imitated_episodes="all"
+    )
     assert (everyone.mark[:5, 0] & BEST == BEST).all()
     assert (everyone.mark[5:, 0] & BEST == 0).all()
 
@@ -109,7 +117,7 @@ def test_the_best_episode_has_the_highest_undiscounted_return(rewards: list[list
     ]
     totals = [sum(r) for r in rewards]
     assert [e.score for e in episodes] == totals
-    assert best(episodes) == totals.index(max(totals))
+    assert best_episode_index(episodes) == totals.index(max(totals))
 
 
 def transition(spec: Spec, shown: Episode, t: int, n: int, gamma: float) -> tuple:
@@ -138,7 +146,7 @@ def sets(draw: st.DrawFn) -> tuple[Spec, list[Episode]]:
 
 def row(b: Batch, i: int) -> tuple:
     """Item i of a batch, in the order of `transition`, and its e."""
-    x, x_next = b.both[:, i].numpy()
+    x, x_next = b.x_both[:, i].numpy()
     a, r, discount, e, *_ = (column[i].numpy() for column in b[1:])
     return x.tobytes(), int(a), r[()], discount[()], x_next.tobytes(), float(e)
 
@@ -146,8 +154,8 @@ def row(b: Batch, i: int) -> tuple:
 def replayed(spec: Spec, episodes: list[Episode], **overrides: Any) -> list[Batch]:
     """Every samplable item of the expert replay, as batches."""
     settings = config.replace(config.Config(), **overrides)
-    replay = expert_replay(settings, spec, episodes, torch.device("cpu"), 0)
-    return list(replay.sweep(7))
+    replay = build_expert_replay(settings, spec, episodes, torch.device("cpu"), 0)
+    return list(replay.iter_items(7))
 
 
 @settings(deadline=None, max_examples=30)
@@ -161,7 +169,7 @@ def test_the_expert_replay_holds_every_transition_of_every_episode_and_no_other(
 ) -> None:
     """So no item crosses from one episode into another, and none is lost at an end."""
     (spec, episodes), gamma = shown, 0.75
-    chosen = range(len(episodes)) if imitated == "all" else [best(episodes)]
+    chosen = range(len(episodes)) if imitated == "all" else [best_episode_index(episodes)]
     wanted = Counter(
         (*transition(spec, e, t, n, gamma), float(i in chosen))
         for i, e in enumerate(episodes)
@@ -175,7 +183,7 @@ def test_the_expert_replay_holds_every_transition_of_every_episode_and_no_other(
             episodes,
             replay__horizons=tuple(horizons),
             learner__gamma=gamma,
-            learner__imitated=imitated,
+            learner__imitated_episodes=imitated,
         )
         for i in range(len(b.a))
     )
@@ -188,7 +196,7 @@ def test_the_learner_sees_demonstrated_rewards_as_it_sees_its_own() -> None:
         episode(VECTOR, 3, True), rewards=np.array([5, -0.5, -7], np.float32)
     )
     settings = {"replay__horizons": (3,), "learner__gamma": 1.0}
-    (batch,) = replayed(VECTOR, [shown], environment__reward="clip", **settings)
+    (batch,) = replayed(VECTOR, [shown], environment__reward_transform="clip", **settings)
     assert batch.r.tolist() == [-0.5, -1.5, -1.0]
     assert shown.rewards.tolist() == [5, -0.5, -7]
 
@@ -231,11 +239,11 @@ GOOD = some_episodes()[1]
 def test_what_cannot_be_a_demonstration_is_named(
     tmp_path: Path, field: str, value: Any, words: str
 ) -> None:
-    check(some_episodes(), VECTOR, "good")
+    check_episodes(some_episodes(), VECTOR, "good")
     with pytest.raises(DemonstrationError, match=f"^mine-v0, episode 1: {words}$"):
-        check(broken(field, value), VECTOR, "mine-v0")
+        check_episodes(broken(field, value), VECTOR, "mine-v0")
     with pytest.raises(DemonstrationError, match=f"^mine-v0, episode 1: {words}$"):
-        save("mine-v0", broken(field, value), VECTOR, "me", tmp_path)
+        save_episodes("mine-v0", broken(field, value), VECTOR, "me", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -243,15 +251,15 @@ def test_bytes_above_the_environments_largest_value_are_named() -> None:
     spec = Spec("grid", (1, 2, 2), 1, "uint8", 3, 1.0)
     planes = np.ones((2, 1, 2, 2), np.uint8)
     good = Episode(planes, np.zeros(1, np.int64), np.zeros(1, np.float32), True)
-    check([good], spec, "good")
+    check_episodes([good], spec, "good")
     bad = dataclasses.replace(good, planes=with_value(planes, 2))
     with pytest.raises(DemonstrationError, match="mine, episode 1: a plane value above 1"):
-        check([good, bad], spec, "mine")
+        check_episodes([good, bad], spec, "mine")
 
 
 def test_no_episodes_are_no_demonstrations() -> None:
     with pytest.raises(DemonstrationError, match="mine holds no episodes"):
-        check([], VECTOR, "mine")
+        check_episodes([], VECTOR, "mine")
 
 
 # On disk
@@ -270,12 +278,12 @@ def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     episodes = some_episodes(spec)
     if spec.dtype == "float32":
         episodes[0].planes.flat[-3:] = -0.0, 1e-45, np.finfo(np.float32).max
-    return spec, episodes, root, save("tests/shown-v0", episodes, spec, "a test", root)
+    return spec, episodes, root, save_episodes("tests/shown-v0", episodes, spec, "a test", root)
 
 
 def test_a_set_comes_back_bit_for_bit_by_name_and_by_path(stored: Any) -> None:
     spec, episodes, root, path = stored
-    for found in (load("tests/shown-v0", spec, root), load(str(path), spec)):
+    for found in (load_episodes("tests/shown-v0", spec, root), load_episodes(str(path), spec)):
         assert len(found) == len(episodes)
         assert all(map(same, found, episodes))
 
@@ -313,11 +321,18 @@ def test_minari_builds_the_environment_of_a_set_and_we_do_not(
 
     pytest.importorskip("ale_py")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    tape = Tape(np.zeros(12, np.uint8))
-    pong, sticky = "ALE/Pong-v5", Environment(sticky=0.25, repeat=3)
-    spec = describe(pong, sticky)
-    data = save("pong-v0", [unroll(tape, pong, 3, 0.25)], spec, "me", environment=sticky) / "data"
-    save("cart-v0", *collect("CartPole-v1", Environment(), lambda _: lambda: 0, [0]), "me")
+    tape = InputLog(np.zeros(12, np.uint8))
+    pong, sticky = "ALE/Pong-v5", EnvConfig(sticky_prob=0.25, action_repeat=3)
+    spec = get_spec(pong, sticky)
+    data = (
+        save_episodes(
+            "pong-v0", [episode_from_log(tape, pong, 3, 0.25)], spec, "me", env_config=sticky
+        )
+        / "data"
+    )
+    save_episodes(
+        "cart-v0", *collect_episodes("CartPole-v1", EnvConfig(), lambda _: lambda: 0, [0]), "me"
+    )
     with minari.load_dataset("pong-v0").recover_environment() as env:
         assert env.action_space == gymnasium.spaces.Discrete(18)
         assert env.observation_space.shape == (210, 160)
@@ -331,58 +346,58 @@ def test_minari_builds_the_environment_of_a_set_and_we_do_not(
     metadata["env_spec"] = EnvSpec("CartPole-v1", entry_point="no.such.module:Env").to_json()
     (data / "metadata.json").write_text(json.dumps(metadata))
     monkeypatch.setattr(gymnasium, "make", None)
-    assert len(load("pong-v0", spec, environment=sticky)) == 1
+    assert len(load_episodes("pong-v0", spec, env_config=sticky)) == 1
 
 
 def test_an_unregistered_environment_has_no_spec_for_others(tmp_path: Path) -> None:
-    path = save("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+    path = save_episodes("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
     assert "env_spec" not in json.loads((path / "data" / "metadata.json").read_text())
 
 
 def test_a_name_is_taken_once_and_must_be_minaris(tmp_path: Path) -> None:
-    save("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+    save_episodes("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
     with pytest.raises(DemonstrationError, match="a set named mine-v0 exists"):
-        save("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
-    save("mine-v1", some_episodes()[:1], VECTOR, "me", tmp_path)
-    assert len(load("mine-v0", VECTOR, tmp_path)) == 3
+        save_episodes("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+    save_episodes("mine-v1", some_episodes()[:1], VECTOR, "me", tmp_path)
+    assert len(load_episodes("mine-v0", VECTOR, tmp_path)) == 3
     with pytest.raises(DemonstrationError, match=r"Malformed dataset ID: no version\."):
-        save("no version", some_episodes(), VECTOR, "me", tmp_path)
+        save_episodes("no version", some_episodes(), VECTOR, "me", tmp_path)
 
 
 def test_the_datasets_folder_is_set_for_the_time_of_a_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "users"))
-    save("mine-v0", some_episodes(), VECTOR, "me", tmp_path / "other")
+    save_episodes("mine-v0", some_episodes(), VECTOR, "me", tmp_path / "other")
     assert os.environ["MINARI_DATASETS_PATH"] == str(tmp_path / "users")
-    save("mine-v0", some_episodes()[:2], VECTOR, "me")
-    assert len(load("mine-v0", VECTOR)) == 2
+    save_episodes("mine-v0", some_episodes()[:2], VECTOR, "me")
+    assert len(load_episodes("mine-v0", VECTOR)) == 2
     monkeypatch.delenv("MINARI_DATASETS_PATH")
-    assert len(load("mine-v0", VECTOR, tmp_path / "other")) == 3
+    assert len(load_episodes("mine-v0", VECTOR, tmp_path / "other")) == 3
     assert "MINARI_DATASETS_PATH" not in os.environ
 
 
 @pytest.mark.parametrize("name", ["nothing-v0", "a/b-v3", "no version", "/nowhere/at/all"])
 def test_a_missing_set_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(DemonstrationError, match=f"^no demonstrations named {name}: make or "):
-        load(name, VECTOR, tmp_path)
+        load_episodes(name, VECTOR, tmp_path)
 
 
 @pytest.mark.parametrize("change", [{"env": "other"}, {"actions": 4}, {"actions": 2}])
 def test_another_environment_or_action_count_is_refused_naming_both(
     tmp_path: Path, change: dict
 ) -> None:
-    path = save("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+    path = save_episodes("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
     spec = VECTOR._replace(**change)
     words = f"{path} shows toy with 3 actions, the training environment is {spec.env} with"
     with pytest.raises(DemonstrationError, match=re.escape(f"{words} {spec.actions}")):
-        load(str(path), spec)
+        load_episodes(str(path), spec)
 
 
 def test_planes_of_another_shape_are_refused_naming_both(tmp_path: Path) -> None:
-    path = save("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+    path = save_episodes("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
     with pytest.raises(DemonstrationError, match=r"episode 0: planes \(2,\), but toy shows \(5,\)"):
-        load(str(path), VECTOR._replace(plane=(5,)))
+        load_episodes(str(path), VECTOR._replace(plane=(5,)))
 
 
 # Cut, altered and hostile files
@@ -391,12 +406,12 @@ def test_planes_of_another_shape_are_refused_naming_both(tmp_path: Path) -> None
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     """A sound set that a test may harm."""
-    return save("mine-v0", some_episodes(), VECTOR, "me", tmp_path) / "data"
+    return save_episodes("mine-v0", some_episodes(), VECTOR, "me", tmp_path) / "data"
 
 
 def refused(files: Path, words: str = "") -> None:
     with pytest.raises(DemonstrationError, match=words) as caught:
-        load(str(files.parent), VECTOR)
+        load_episodes(str(files.parent), VECTOR)
     assert "\n" not in str(caught.value)
     assert str(files.parent) in str(caught.value)
 
@@ -421,7 +436,7 @@ def test_a_flipped_bit_changes_nothing_or_is_refused(files: Path) -> None:
         altered[place] ^= 1 << rng.randrange(8)
         path.write_bytes(altered)
         try:
-            assert all(map(same, load(str(files.parent), VECTOR), some_episodes()))
+            assert all(map(same, load_episodes(str(files.parent), VECTOR), some_episodes()))
         except DemonstrationError as error:
             found[place] = str(error)
     assert "episode_1/observations is altered" in found[planes + 5]
@@ -512,19 +527,21 @@ def test_large_planes_are_packed_and_come_back(
     blank = np.zeros((300, 1, 84, 84), np.uint8)
     episodes = [pictures(planes) for planes in (still, noise, blank)]
     monkeypatch.setattr("lookfurther.demos.episode_hdf5.RATIO", 120)
-    path = save("mine-v0", episodes, PICTURES, "me", tmp_path)
+    path = save_episodes("mine-v0", episodes, PICTURES, "me", tmp_path)
     with h5py.File(path / "data" / "main_data.hdf5") as file:
         kept: list[Any] = [file[f"episode_{i}/observations"] for i in range(3)]
         sizes = [k.nbytes / k.id.get_storage_size() for k in kept]
     assert sizes[0] > 10
     assert 0.8 < sizes[1] < 1.2
     assert sizes[2] == 1
-    assert all(map(same, load("mine-v0", PICTURES, tmp_path), episodes))
+    assert all(map(same, load_episodes("mine-v0", PICTURES, tmp_path), episodes))
 
 
 def test_a_bomb_that_fits_its_facts_is_refused_unread(tmp_path: Path) -> None:
     """A hundred megabytes of nothing in a small file, every digest right."""
-    path = save("mine-v0", [pictures(np.zeros((2, 1, 84, 84), np.uint8))], PICTURES, "me", tmp_path)
+    path = save_episodes(
+        "mine-v0", [pictures(np.zeros((2, 1, 84, 84), np.uint8))], PICTURES, "me", tmp_path
+    )
     steps = 15_000
     with h5py.File(path / "data" / "main_data.hdf5", "w") as file:
         for field, shape in (("observations", (steps + 1, 1, 84, 84)), ("actions", (steps,))):
@@ -535,39 +552,41 @@ def test_a_bomb_that_fits_its_facts_is_refused_unread(tmp_path: Path) -> None:
     change_facts(path / "data", lambda facts: facts["episodes"][0].update(steps=steps))
     tracemalloc.start()
     with pytest.raises(DemonstrationError, match=r"cannot hold the .* bytes it claims"):
-        load(str(path), PICTURES)
+        load_episodes(str(path), PICTURES)
     assert tracemalloc.get_traced_memory()[1] < 20e6
     tracemalloc.stop()
 
 
 def test_a_piece_that_unpacks_to_more_than_its_rows_is_cut_off(tmp_path: Path) -> None:
     planes = np.random.default_rng(0).integers(0, 9, (100, 1, 84, 84)).astype(np.uint8)
-    path = save("mine-v0", [pictures(planes)], PICTURES, "me", tmp_path)
+    path = save_episodes("mine-v0", [pictures(planes)], PICTURES, "me", tmp_path)
     bomb = zlib.compress(bytes(2**28))
     with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
         data: Any = file["episode_0/observations"]
         data.id.write_direct_chunk((0, 0, 0, 0), bomb)
     tracemalloc.start()
     with pytest.raises(DemonstrationError, match="episode_0/observations is altered"):
-        load(str(path), PICTURES)
+        load_episodes(str(path), PICTURES)
     assert tracemalloc.get_traced_memory()[1] < 20e6
     tracemalloc.stop()
 
 
 def test_numbers_wider_than_their_planes_are_refused(tmp_path: Path) -> None:
     """Eight bytes for each that the set claims."""
-    path = save("mine-v0", [pictures(np.zeros((9, 1, 84, 84), np.uint8))], PICTURES, "me", tmp_path)
+    path = save_episodes(
+        "mine-v0", [pictures(np.zeros((9, 1, 84, 84), np.uint8))], PICTURES, "me", tmp_path
+    )
     with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
         del file["episode_0/observations"]
         file["episode_0/observations"] = np.zeros((9, 1, 84, 84), np.uint64)
     with pytest.raises(DemonstrationError, match="episode_0/observations cannot be uint64"):
-        load(str(path), PICTURES)
+        load_episodes(str(path), PICTURES)
 
 
 def test_episodes_that_share_their_arrays_are_refused(tmp_path: Path) -> None:
     """Links of a few bytes to one episode, each of which would take as much memory again."""
     planes = np.random.default_rng(0).integers(0, 9, (100, 1, 84, 84)).astype(np.uint8)
-    path = save("mine-v0", [pictures(planes)], PICTURES, "me", tmp_path)
+    path = save_episodes("mine-v0", [pictures(planes)], PICTURES, "me", tmp_path)
     with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
         for i in range(1, 20):
             file[f"episode_{i}"] = file["episode_0"]
@@ -576,7 +595,7 @@ def test_episodes_that_share_their_arrays_are_refused(tmp_path: Path) -> None:
     text = text.replace('"total_episodes": 1', '"total_episodes": 20')
     (path / "data" / "metadata.json").write_text(text)
     with pytest.raises(DemonstrationError, match="has arrays that are one and the same"):
-        load(str(path), PICTURES)
+        load_episodes(str(path), PICTURES)
 
 
 @pytest.mark.parametrize(
@@ -590,43 +609,47 @@ def test_episodes_that_share_their_arrays_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_absurd_numbers_of_a_set_are_refused(tmp_path: Path, part, field, value) -> None:
-    path = save("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+    path = save_episodes("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
     change_facts(path / "data", lambda facts: facts[part].update({field: value}))
     with pytest.raises(DemonstrationError, match=r"must be 1 \.\.\. \d+, not"):
-        load(str(path), VECTOR)
+        load_episodes(str(path), VECTOR)
 
 
 def test_set_too_large_to_be_read_again_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lookfurther.demos.bounded_json.MOST_VALUES", 50)
+    monkeypatch.setattr("lookfurther.demos.bounded_json.MAX_JSON_VALUES", 50)
     with pytest.raises(DemonstrationError, match="mine-v0 is too large: make several sets of it"):
-        save("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+        save_episodes("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
     assert not (tmp_path / "mine-v0").exists()
 
 
 def test_damaged_file_is_not_added_to(tmp_path: Path) -> None:
-    path = save("mine-v0", some_episodes(), VECTOR, "me", tmp_path) / "data" / "main_data.hdf5"
+    path = (
+        save_episodes("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+        / "data"
+        / "main_data.hdf5"
+    )
     damaged = (Path(__file__).parent / "hostile" / "endless_header.hdf5.gz").read_bytes()
     path.write_bytes(gzip.decompress(damaged))
     before = path.read_bytes()
     with pytest.raises(DemonstrationError, match="mine-v0 could not be added to"):
-        append("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+        append_episodes("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
     assert path.read_bytes() == before
 
 
 def test_a_full_disk_harms_no_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+    save_episodes("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lookfurther.demos.episode_hdf5._put", full)
+    monkeypatch.setattr("lookfurther.demos.episode_hdf5._write_array", full)
     with pytest.raises(DemonstrationError, match=r"other-v0 could not be written: .*No space left"):
-        save("other-v0", some_episodes(), VECTOR, "me", tmp_path)
+        save_episodes("other-v0", some_episodes(), VECTOR, "me", tmp_path)
     with pytest.raises(DemonstrationError, match=r"mine-v0 could not be added to: .*No space left"):
-        append("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
+        append_episodes("mine-v0", some_episodes(), VECTOR, "me", tmp_path)
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
@@ -661,7 +684,7 @@ def test_no_code_of_a_hostile_set_runs(
     del metadata["observation_space"], metadata["action_space"]
     metadata["env_spec"] = EnvSpec("Hostile-v0", entry_point="hostile:Env").to_json()
     (files / "metadata.json").write_text(json.dumps(metadata))
-    assert len(load(str(files.parent), VECTOR)) == 3
+    assert len(load_episodes(str(files.parent), VECTOR)) == 3
     assert not (tmp_path / "ran").exists()
     with pytest.raises(AttributeError):
         minari.MinariDataset(files)
@@ -680,9 +703,9 @@ def unlock() -> gymnasium.Env:
 
 def test_the_bots_episodes_succeed_and_can_be_replayed() -> None:
     env = unlock()
-    episodes, spec = collect(UNLOCK, Environment(), babyai_bot, range(4))
-    assert spec == describe(UNLOCK, Environment())
-    check(episodes, spec, "bot")
+    episodes, spec = collect_episodes(UNLOCK, EnvConfig(), babyai_bot, range(4))
+    assert spec == get_spec(UNLOCK, EnvConfig())
+    check_episodes(episodes, spec, "bot")
     assert [e.seed for e in episodes] == [0, 1, 2, 3]
     for shown in episodes:
         assert shown.terminal
@@ -711,7 +734,7 @@ def test_a_policy_sees_the_environment_after_each_reset() -> None:
         calls = iter(range(1000))
         return lambda: next(calls) % 2
 
-    episodes, spec = collect("CartPole-v1", Environment(), alternate, [5, 6])
+    episodes, spec = collect_episodes("CartPole-v1", EnvConfig(), alternate, [5, 6])
     assert (spec.env, spec.plane, spec.actions) == ("CartPole-v1", (4,), 2)
     for shown, first in zip(episodes, seen, strict=True):
         assert np.array_equal(shown.planes[0], first)
@@ -728,8 +751,10 @@ def test_a_policy_sees_the_stacks_that_training_will_see() -> None:
         seen.append(observation.copy())
         return int(observation[-2] > 0)
 
-    (shown,), spec = collect("CartPole-v1", Environment(stack=3), Policy(lean), [5])
-    assert spec.observation == (12,)
+    (shown,), spec = collect_episodes(
+        "CartPole-v1", EnvConfig(frame_stack=3), ObservationPolicy(lean), [5]
+    )
+    assert spec.observation_shape == (12,)
     assert len(seen) == len(shown)
     padded = np.concatenate([np.zeros((2, 4), np.float32), shown.planes])
     for t, observation in enumerate(seen):
@@ -741,7 +766,7 @@ def test_one_hot_planes_say_what_minigrids_own_encoding_says() -> None:
     pytest.importorskip("minigrid")
     from minigrid.wrappers import FullyObsWrapper
 
-    from lookfurther.envs.minigrid import COLOURS, OBJECTS, STATES, OneHotGrid
+    from lookfurther.envs.minigrid import NUM_COLOURS, NUM_OBJECTS, NUM_STATES, OneHotGrid
 
     level = gymnasium.make("BabyAI-UnlockPickup-v0")
     full, ours = FullyObsWrapper(level), OneHotGrid(level)
@@ -753,7 +778,9 @@ def test_one_hot_planes_say_what_minigrids_own_encoding_says() -> None:
             image = full.observation(raw)["image"]
             planes = ours.observation(raw)
             assert ours.observation_space.contains(planes)
-            groups = np.split(planes, np.cumsum([OBJECTS, COLOURS, STATES])[:-1], axis=-1)
+            groups = np.split(
+                planes, np.cumsum([NUM_OBJECTS, NUM_COLOURS, NUM_STATES])[:-1], axis=-1
+            )
             assert all((group.sum(-1) == 1).all() for group in groups)
             assert np.array_equal(np.stack([g.argmax(-1) for g in groups], -1), image)
             cells |= set(map(tuple, image.reshape(-1, 3)))
@@ -768,10 +795,10 @@ def test_one_hot_planes_say_what_minigrids_own_encoding_says() -> None:
 @pytest.mark.parametrize("layouts", [(3,), (0, 5, 9), tuple(range(8))])
 def test_few_layouts_are_those_and_no_others(layouts: tuple[int, ...]) -> None:
     pytest.importorskip("minigrid")
-    from lookfurther.envs.minigrid import FewLayouts, OneHotGrid
+    from lookfurther.envs.minigrid import LayoutSubset, OneHotGrid
 
     level = gymnasium.make("BabyAI-UnlockPickup-v0")
-    few, every = OneHotGrid(FewLayouts(level, layouts)), OneHotGrid(level)
+    few, every = OneHotGrid(LayoutSubset(level, layouts)), OneHotGrid(level)
     wanted = [every.reset(seed=seed)[0].tobytes() for seed in layouts]
     assert len(set(wanted)) == len(layouts)
     seeds = range(5 * len(layouts))
@@ -782,11 +809,11 @@ def test_few_layouts_are_those_and_no_others(layouts: tuple[int, ...]) -> None:
 def test_a_set_of_the_bot_trains(tmp_path: Path) -> None:
     """The whole way: collect, save, load as training does."""
     pytest.importorskip("minigrid")
-    episodes, spec = collect(UNLOCK, Environment(), babyai_bot, range(2))
-    path = save("bot-v0", episodes, spec, "BabyAIBot", tmp_path)
-    found = load(str(path), describe(UNLOCK, Environment()))
+    episodes, spec = collect_episodes(UNLOCK, EnvConfig(), babyai_bot, range(2))
+    path = save_episodes("bot-v0", episodes, spec, "BabyAIBot", tmp_path)
+    found = load_episodes(str(path), get_spec(UNLOCK, EnvConfig()))
     assert all(map(same, found, episodes))
     shutil.move(path, tmp_path / "elsewhere")
-    assert all(map(same, load(str(tmp_path / "elsewhere"), spec), episodes))
+    assert all(map(same, load_episodes(str(tmp_path / "elsewhere"), spec), episodes))
     with pytest.raises(DemonstrationError, match="CartPole-v1 with 2"):
-        load(str(tmp_path / "elsewhere"), describe("CartPole-v1", Environment()))
+        load_episodes(str(tmp_path / "elsewhere"), get_spec("CartPole-v1", EnvConfig()))

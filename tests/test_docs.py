@@ -32,12 +32,12 @@ from lookfurther.cli import (
     train,
     video,
 )
-from lookfurther.cli.parsing import parse
+from lookfurther.cli.parsing import parse_options
 from lookfurther.config import Config, replace, validate
-from lookfurther.envs import describe
+from lookfurther.envs import get_spec
 from lookfurther.evaluation import evaluate as evaluation
 from lookfurther.presets import PRESETS, SCALES, preset
-from lookfurther.replay.prioritized import Replay
+from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.training import hardware, metrics, run_dir
 from tests.test_layers import LAYERS
 
@@ -118,7 +118,7 @@ def briefly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def train(config: Config, real: Any = training.train, **options: Any) -> Any:
         validate(config)
         short = {"run__steps": 400, "run__log_period": 100}
-        small = {"actor__lanes": 4, "replay__start": 100, "replay__capacity": 4_000}
+        small = {"actor__lanes": 4, "replay__learning_starts": 100, "replay__capacity": 4_000}
         plain = {"run__device": "cpu", "run__precision": "float32"}
         return real(replace(config, **short, **small, **plain), **options)
 
@@ -143,7 +143,7 @@ def test_the_code_runs(page: str, briefly: None, tmp_path: Path) -> None:
     told = {key.strip("`") for key, *_ in rows(GUIDE, "key")}
     held = {name.strip("`").partition("/")[0] for name, *_ in rows(GUIDE, "in the run folder")}
     for run in runs:
-        last = metrics.read(run / "metrics.jsonl")[-1]
+        last = metrics.read_metrics(run / "metrics.jsonl")[-1]
         assert last["updates"] > 0
         assert told - {"priority_expert", "evaluation_mean"} <= set(last) <= told
         assert {path.name for path in run.iterdir()} <= held
@@ -178,19 +178,25 @@ def test_shell_lines_are_understood(page: str, words: list[str]) -> None:
 
 # How the words of a command are parsed where something follows its name.
 ASKED = {
-    "bench": bench.asked,
-    "checkpoint": lambda words: parse(
+    "bench": bench.parse_bench_options,
+    "checkpoint": lambda words: parse_options(
         checkpoint.CheckpointOptions, checkpoint.CheckpointOptions(), words, "docs"
     ),
-    "demos": demos.understood,
-    "evaluate": lambda words: parse(
+    "demos": demos.parse_subcommand,
+    "evaluate": lambda words: parse_options(
         evaluate.EvaluateOptions, evaluate.EvaluateOptions(), words, "docs"
     ),
-    "export": lambda words: parse(export.ExportOptions, export.ExportOptions(), words, "docs"),
-    "report": lambda words: parse(report.ReportOptions, report.ReportOptions(()), words, "docs"),
-    "suite": lambda words: parse(suite.SuiteOptions, suite.SuiteOptions(), words, "docs"),
-    "video": lambda words: parse(video.VideoOptions, video.VideoOptions(), words, "docs"),
-    "record": lambda words: parse(record.RecordOptions, record.RecordOptions(), words, "docs"),
+    "export": lambda words: parse_options(
+        export.ExportOptions, export.ExportOptions(), words, "docs"
+    ),
+    "report": lambda words: parse_options(
+        report.ReportOptions, report.ReportOptions(()), words, "docs"
+    ),
+    "suite": lambda words: parse_options(suite.SuiteOptions, suite.SuiteOptions(), words, "docs"),
+    "video": lambda words: parse_options(video.VideoOptions, video.VideoOptions(), words, "docs"),
+    "record": lambda words: parse_options(
+        record.RecordOptions, record.RecordOptions(), words, "docs"
+    ),
 }
 
 
@@ -202,9 +208,9 @@ def understood_by_us(words: list[str]) -> None:
     if words[0] != "train":
         assert words[0] in ("--help", "--version") or (words[0] in main.COMMANDS and not words[1:])
         return
-    name, scale, rest = train.split(words[1:])
+    name, scale, rest = train.split_preset(words[1:])
     asked = train.TrainOptions(preset(name, scale))
-    options = parse(train.TrainOptions, asked, [w for w in rest if w != "--help"], "docs")
+    options = parse_options(train.TrainOptions, asked, [w for w in rest if w != "--help"], "docs")
     if "--help" not in rest:
         validate(options.config)
 
@@ -350,7 +356,7 @@ def test_the_guide_lists_every_preset_and_scale(head: str, table: dict[str, Any]
 def test_the_guide_lists_what_a_resumed_run_may_change() -> None:
     told = re.search(r"only these may change: (.*?)\.\s", prose(GUIDE).replace("\n", " "))
     assert told is not None
-    assert set(re.findall(r"`([^`]+)`", told[1])) == run_dir.FREE
+    assert set(re.findall(r"`([^`]+)`", told[1])) == run_dir.CHANGEABLE_SETTINGS
 
 
 def test_the_guide_lists_every_exit_code() -> None:
@@ -377,16 +383,19 @@ def test_memory_is_what_the_replay_takes() -> None:
     table = rows(GUIDE, "environment")
     assert {row[0] for row in table} == set(envs)
     for name, _, step, *totals in table:
-        spec = describe(envs[name], Config().environment)
+        spec = get_spec(envs[name], Config().environment)
         horizons = len(Config().replay.horizons)
         sizes = [preset("no-demos", scale).replay.capacity for scale in ("small", "paper")]
-        assert step == f"{Replay.bytes_for(spec, 1, horizons):,}"
-        assert totals == [hardware.gib(Replay.bytes_for(spec, n, horizons)) for n in sizes]
+        assert step == f"{PrioritizedReplay.estimate_bytes(spec, 1, horizons):,}"
+        assert totals == [
+            hardware.format_bytes(PrioritizedReplay.estimate_bytes(spec, n, horizons))
+            for n in sizes
+        ]
 
 
 @pytest.mark.parametrize("page", [GUIDE, "docs/departures.md"])
 def test_pages_give_the_cap_of_evaluation(page: str) -> None:
-    assert re.search(rf"\b{evaluation.CAP:,}\s+(emulator\s+)?frames", text(page))
+    assert re.search(rf"\b{evaluation.MAX_EPISODE_FRAMES:,}\s+(emulator\s+)?frames", text(page))
 
 
 def messages() -> list[str]:

@@ -23,17 +23,17 @@ import pytest
 
 from lookfurther.cli import train
 from lookfurther.cli.main import main
-from lookfurther.cli.parsing import parse
-from lookfurther.config import Environment
+from lookfurther.cli.parsing import parse_options
+from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
-from lookfurther.demos.episode import Tape
-from lookfurther.demos.playback import unroll
-from lookfurther.envs import describe
+from lookfurther.demos.episode import InputLog
+from lookfurther.demos.playback import episode_from_log
+from lookfurther.envs import get_spec
 from lookfurther.evaluation import evaluate as evaluation
 from lookfurther.evaluation import suite
 from lookfurther.presets import preset
-from lookfurther.training.train import default_folder
-from tests.sample_recordings import montezuma, recording, write_demo
+from lookfurther.training.train import default_run_dir
+from tests.sample_recordings import asterix_recording, montezuma_recording, write_demo
 from tests.test_docs import COMMANDS, GUIDE, fences, shell
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ NOT_RUN = {
 # What makes a command short: settings that follow those of the page.
 RUN = (
     "--run.steps 120 --run.log-period 60 --run.threads 1 --run.device cpu --actor.lanes 4"
-    " --replay.capacity 400 --replay.start 60 --network.hidden 16 --learner.agent-items 16"
+    " --replay.capacity 400 --replay.learning-starts 60 --network.hidden 16"
+    " --learner.agent-items 16"
 )
 ATARI = "--network.convolutions 4 4 4"
 SHORT = {
@@ -74,7 +75,7 @@ SHORT_SUITE = {
     "[settings.learner]": """[settings]
 actor.lanes = 4
 replay.capacity = 400
-replay.start = 60
+replay.learning_starts = 60
 network.hidden = [16]
 network.convolutions = [4, 4, 4]
 run.threads = 1
@@ -127,9 +128,9 @@ def run(words: list[str], home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def folder_of(words: list[str]) -> str:
     """Where the run of a `train` goes."""
-    name, scale, rest = train.split(words)
-    given = parse(train.TrainOptions, train.TrainOptions(preset(name, scale)), rest, "docs")
-    return default_folder(given.config)
+    name, scale, rest = train.split_preset(words)
+    given = parse_options(train.TrainOptions, train.TrainOptions(preset(name, scale)), rest, "docs")
+    return default_run_dir(given.config)
 
 
 def run_module(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,12 +147,12 @@ def run_module(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 @contextlib.contextmanager
 def served(words: list[str], home: Path) -> Iterator[ClientConnection]:
     """The page that a command serves; Ctrl-C ends it."""
-    from tests.test_recorder_session import Command
+    from tests.test_recorder_session import ServerProcess
 
     name, *rest = words
-    server = Command(*rest, name=name, folder=home)
+    server = ServerProcess(*rest, name=name, folder=home)
     try:
-        with server.live() as page:
+        with server.open_websocket() as page:
             yield page
     except BaseException:
         server.stop(signal.SIGKILL)
@@ -168,7 +169,7 @@ def record(words: list[str], home: Path) -> None:
         play_until(page, lambda status: status["steps"] >= 12)
         page.send('{"kind": "save"}')
         play_until(page, lambda status: status["steps"] == 0)
-    (episode,) = catalog.opened(words[words.index("--name") + 1]).episodes
+    (episode,) = catalog.open_set(words[words.index("--name") + 1]).episodes
     assert episode.audit is not None
     assert episode.audit.verified
 
@@ -186,7 +187,9 @@ def watch(words: list[str], home: Path) -> None:
 def played(name: str, env: str, frames: int) -> None:
     """A set of one episode of random buttons."""
     buttons = np.random.default_rng(0).integers(0, 18, frames // 4).astype(np.uint8).repeat(4)
-    storage.save(name, [unroll(Tape(buttons), env)], describe(env, Environment()), "a test")
+    storage.save_episodes(
+        name, [episode_from_log(InputLog(buttons), env)], get_spec(env, EnvConfig()), "a test"
+    )
 
 
 def given_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,18 +198,18 @@ def given_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def given_recordings(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of others, a dataset of Minari's, what a search found, and a run of Pong."""
-    from tests.test_importers import stored
+    from tests.test_importers import make_minari_dataset
 
-    write_demo(home / "MontezumaRevenge.demo", montezuma())
+    write_demo(home / "MontezumaRevenge.demo", montezuma_recording())
     played("montezuma/found-v0", "ALE/MontezumaRevenge-v5", 60)
     (home / "recordings").mkdir()
     for name in ("Asterix1.demo", "Asterix2.demo"):
-        write_demo(home / "recordings" / name, recording())
+        write_demo(home / "recordings" / name, asterix_recording())
     env = gymnasium.make("ALE/Breakout-v5", repeat_action_probability=0.0, frameskip=4)
     theirs = home / ".minari/datasets/atari/breakout/expert-v0"
     theirs.parent.mkdir(parents=True)
     with monkeypatch.context() as inner:
-        stored(home, inner, env, jpeg_encoding=False).rename(theirs)
+        make_minari_dataset(home, inner, env, jpeg_encoding=False).rename(theirs)
     words = "train no-demos --scale small --env ALE/Pong-v5"
     assert main(shortened(words.split())) == 0
 
@@ -219,7 +222,7 @@ def given_a_main_job(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     played("expert/montezuma_revenge-v0", "ALE/MontezumaRevenge-v5", 60)
     played("expert/private_eye-v0", "ALE/PrivateEye-v5", 60)
     ((_, text),) = fences(GUIDE, "toml")
-    assert len(suite.jobs(tomllib.loads(text), home / "runs/mine")) == 2 * 2 * 3
+    assert len(suite.build_jobs(tomllib.loads(text), home / "runs/mine")) == 2 * 2 * 3
     for long, short in SHORT_SUITE.items():
         assert text.count(long) == 1
         text = text.replace(long, short)
@@ -228,7 +231,7 @@ def given_a_main_job(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def given_sets(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording of another player, and a set."""
-    write_demo(home / "MontezumaRevenge.demo", montezuma())
+    write_demo(home / "MontezumaRevenge.demo", montezuma_recording())
     played("private-eye-v0", "ALE/PrivateEye-v5", 60)
 
 
@@ -265,5 +268,5 @@ def test_the_sequence_of_the_page_is_imported(home: Path) -> None:
     ((_, code),) = fences(DEMONSTRATIONS, "python")
     exec(code, {})
     assert main(["demos", "import", "idle.npz", "--name", "idle"]) == 0
-    (episode,) = catalog.opened("idle").episodes
+    (episode,) = catalog.open_set("idle").episodes
     assert len(episode) == 3600 / 4

@@ -12,9 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from lookfurther.config import Environment
+from lookfurther.config import EnvConfig
 from lookfurther.envs import make_envs
-from lookfurther.envs.emulator import FUSED, MEANINGS, Emulator, rom_digest, shrink
+from lookfurther.envs.emulator import (
+    ACTION_MEANINGS,
+    FUSED_MULTIPLY_ADD,
+    Emulator,
+    resize_by_area,
+    rom_digest,
+)
 from lookfurther.errors import ConfigError
 
 pytest.importorskip("ale_py")
@@ -29,19 +35,19 @@ def actions(steps: int, seed: int = 0) -> list[int]:
 def side_by_side(game: str, repeat: int, chosen: list[int], games: int) -> list[int]:
     """Play both; how many frames the last step of each finished game had."""
     env = f"ALE/{game}-v5"
-    envs = make_envs(env, Environment(noops=0, repeat=repeat), 1, 0, 1)
+    envs = make_envs(env, EnvConfig(noop_max=0, action_repeat=repeat), 1, 0, 1)
     emulator, ends = Emulator(env, repeat), []
     try:
-        assert np.array_equal(envs.reset().observation[0, -1:], emulator.plane())
+        assert np.array_equal(envs.reset().observation[0, -1:], emulator.current_plane())
         for t, action in enumerate(chosen):
-            before = emulator.frames
+            before = emulator.frame_number
             envs.send(np.array([action]))
             step = envs.recv()
             plane, reward, over = emulator.step(action)
             assert np.array_equal(step.observation[0, -1:], plane), f"{env}, step {t}"
             assert (step.reward[0], step.terminal[0]) == (reward, over)
             if over:
-                ends.append(emulator.frames - before)
+                ends.append(emulator.frame_number - before)
                 envs.send(np.array([0]))
                 assert np.array_equal(envs.recv().observation[0, -1:], emulator.reset())
                 if len(ends) == games:
@@ -72,20 +78,27 @@ def test_a_step_is_its_frames() -> None:
     steps, frames = Emulator("ALE/Pong-v5", 3), Emulator("ALE/Pong-v5", 3)
     for action in actions(60):
         plane, reward, over = steps.step(action)
-        assert (reward, over) == (sum(frames.frame(action) for _ in range(3)), frames.over)
-        assert np.array_equal(plane, frames.plane())
-        assert np.array_equal(steps.screen(), frames.screen())
-    assert steps.frames == frames.frames == 180
+        assert (reward, over) == (sum(frames.step_frame(action) for _ in range(3)), frames.is_over)
+        assert np.array_equal(plane, frames.current_plane())
+        assert np.array_equal(steps.rgb_screen(), frames.rgb_screen())
+    assert steps.frame_number == frames.frame_number == 180
 
 
 def film(emulator: Emulator, chosen: list[int]) -> list[tuple]:
     """All there is to see of some frames."""
     seen = []
     for action in chosen:
-        reward = emulator.frame(action)
-        ram, screen = emulator.ram().tobytes(), emulator.screen().tobytes()
+        reward = emulator.step_frame(action)
+        ram, screen = emulator.ram().tobytes(), emulator.rgb_screen().tobytes()
         seen.append(
-            (reward, emulator.over, emulator.lives, ram, screen, emulator.plane().tobytes())
+            (
+                reward,
+                emulator.is_over,
+                emulator.lives,
+                ram,
+                screen,
+                emulator.current_plane().tobytes(),
+            )
         )
     return seen
 
@@ -94,7 +107,7 @@ def film(emulator: Emulator, chosen: list[int]) -> list[tuple]:
 def test_power_on_forgets_what_was_played(game: str) -> None:
     """In these games a mere reset of the console does not."""
     emulator = Emulator(f"ALE/{game}-v5")
-    opening = emulator.plane()
+    opening = emulator.current_plane()
     first = film(emulator, actions(60))
     film(emulator, actions(200, seed=1))
     assert np.array_equal(emulator.reset(), opening)
@@ -106,39 +119,39 @@ def test_a_state_brings_everything_back(game: str, played: int) -> None:
     """At a step's end and in its midst; here and in another emulator."""
     emulator, other = Emulator(f"ALE/{game}-v5"), Emulator(f"ALE/{game}-v5")
     for action in actions(played):
-        emulator.frame(action)
-    state, plane = emulator.state(), emulator.plane()
+        emulator.step_frame(action)
+    state, plane = emulator.clone_state(), emulator.current_plane()
     after = film(emulator, actions(50, seed=2))
     for player in (emulator, other):
         film(player, [FIRE] * 5)
-        player.restore(state)
-        assert player.frames == played
-        assert np.array_equal(player.plane(), plane)
+        player.restore_state(state)
+        assert player.frame_number == played
+        assert np.array_equal(player.current_plane(), plane)
         assert film(player, actions(50, seed=2)) == after
 
 
 def test_a_finished_game_is_still_over_in_its_state() -> None:
     emulator = Emulator("ALE/Breakout-v5")
-    while not emulator.over:
+    while not emulator.is_over:
         emulator.step(FIRE)
-    state = emulator.state()
+    state = emulator.clone_state()
     emulator.reset()
-    assert not emulator.over
-    emulator.restore(state)
-    assert emulator.over
+    assert not emulator.is_over
+    emulator.restore_state(state)
+    assert emulator.is_over
 
 
 def test_sticky_actions_follow_the_seed() -> None:
     films = []
     for seed in (1, 1, 2):
-        emulator = Emulator("ALE/Breakout-v5", sticky=0.5, seed=seed)
+        emulator = Emulator("ALE/Breakout-v5", sticky_prob=0.5, seed=seed)
         films.append(film(emulator, actions(100)))
     assert films[0] == films[1] != films[2]
 
 
 def test_ram_is_written() -> None:
     emulator = Emulator("ALE/Pong-v5")
-    emulator.write(77, 200)
+    emulator.write_ram(77, 200)
     assert emulator.ram()[77] == 200
     assert emulator.ram().shape == (128,)
 
@@ -146,11 +159,11 @@ def test_ram_is_written() -> None:
 def test_names_and_digests() -> None:
     from ale_py import Action, roms
 
-    assert list(MEANINGS) == [Action(i).name for i in range(18)]
+    assert list(ACTION_MEANINGS) == [Action(i).name for i in range(18)]
     path = roms.get_rom_path("pong")
     assert path is not None
     assert rom_digest("pong") == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert Emulator("ALE/Pong-v5").actions == (0, 1, 3, 4, 11, 12)
+    assert Emulator("ALE/Pong-v5").minimal_actions == (0, 1, 3, 4, 11, 12)
     with pytest.raises(ConfigError, match="CartPole-v1 is no Atari game"):
         Emulator("CartPole-v1")
     with pytest.raises(ConfigError, match="ale-py has no game 'ponk'"):
@@ -179,7 +192,7 @@ def mean(grey: np.ndarray, y: int, x: int) -> Fraction:
 )
 def test_a_pixel_is_the_mean_of_its_area(grey: np.ndarray, places: list, fused: bool) -> None:
     grey = grey ^ np.random.default_rng(0).integers(0, 256, grey.shape).astype(np.uint8)
-    small = shrink(grey, fused)
+    small = resize_by_area(grey, fused)
     assert (small.shape, small.dtype) == ((84, 84), np.uint8)
     for y, x in places:
         assert abs(int(small[y, x]) - mean(grey, y, x)) <= Fraction(1, 2) + Fraction(1, 1000)
@@ -188,9 +201,9 @@ def test_a_pixel_is_the_mean_of_its_area(grey: np.ndarray, places: list, fused: 
 def test_the_two_roundings_differ_seldom_and_by_one() -> None:
     grey = np.random.default_rng(0).integers(0, 256, (40, 210, 160)).astype(np.uint8)
     ones, others = (
-        np.stack([shrink(g, fused) for g in grey]).astype(int) for fused in (True, False)
+        np.stack([resize_by_area(g, fused) for g in grey]).astype(int) for fused in (True, False)
     )
     different = np.abs(ones - others)
     assert different.max() == 1
     assert 0 < different.mean() < 0.01
-    assert np.array_equal(shrink(grey[0]), shrink(grey[0], FUSED))
+    assert np.array_equal(resize_by_area(grey[0]), resize_by_area(grey[0], FUSED_MULTIPLY_ADD))

@@ -12,8 +12,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from lookfurther.config import Environment
-from lookfurther.envs import Envs, describe, make_envs
+from lookfurther.config import EnvConfig
+from lookfurther.envs import Envs, get_spec, make_envs
 from lookfurther.errors import ConfigError, EnvironmentFault
 from lookfurther.types import Step
 
@@ -24,7 +24,7 @@ LEFT, FIRE_RIGHT = np.array([4]), np.array([11])  # of the full 18 actions
 
 @contextmanager
 def atari(game: str, lanes: int = 2, seed: int = 0, threads: int = 1, **settings) -> Iterator[Envs]:
-    envs = make_envs(f"ALE/{game}-v5", Environment(**settings), lanes, seed, threads)
+    envs = make_envs(f"ALE/{game}-v5", EnvConfig(**settings), lanes, seed, threads)
     try:
         yield envs
     finally:
@@ -42,11 +42,11 @@ def play(envs: Envs, steps: int, seed: int = 0) -> list[Step]:
 
 
 def test_spec_is_the_papers():
-    spec = describe("ALE/MontezumaRevenge-v5", Environment())
+    spec = get_spec("ALE/MontezumaRevenge-v5", EnvConfig())
     assert spec == ("ALE/MontezumaRevenge-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
-    assert spec.observation == (4, 84, 84)
-    few = describe("ALE/Pong-v5", Environment(full_actions=False, stack=2))
-    assert (few.actions, few.observation) == (6, (2, 84, 84))
+    assert spec.observation_shape == (4, 84, 84)
+    few = get_spec("ALE/Pong-v5", EnvConfig(full_actions=False, frame_stack=2))
+    assert (few.actions, few.observation_shape) == (6, (2, 84, 84))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,9 @@ def test_spec_is_the_papers():
 def test_the_cap_is_exact_in_every_episode(cap, unit, repeat, steps):
     """An episode is cut after `cap` steps, or the first step that reaches `cap` frames, whatever
     the number of no-ops before it."""
-    with atari("Pong", cap=cap, cap_unit=unit, repeat=repeat, noops=30) as envs:
+    with atari(
+        "Pong", max_episode_length=cap, episode_length_unit=unit, action_repeat=repeat, noop_max=30
+    ) as envs:
         film = play(envs, 3 * (steps + 1))
     for t, step in enumerate(film):
         age = t % (steps + 1)
@@ -74,7 +76,7 @@ def test_the_cap_is_exact_in_every_episode(cap, unit, repeat, steps):
 def test_a_film_has_no_gaps():
     """The newest plane of x_t is the second newest of x_{t+1}, except across a reset, which shows
     three zero planes and a frame; resets follow ends and nothing else; their reward is 0."""
-    with atari("Breakout", lanes=3, threads=2, cap=60) as envs:
+    with atari("Breakout", lanes=3, threads=2, max_episode_length=60) as envs:
         film = play(envs, 200)
     assert film[0].first.all()
     for before, after in pairwise(film):
@@ -107,7 +109,7 @@ def test_answers_are_never_written_again():
 @pytest.fixture(scope="module")
 def game() -> list[Step]:
     """One whole game of Breakout, lost by always pressing fire and right."""
-    with atari("Breakout", lanes=1, noops=0) as envs:
+    with atari("Breakout", lanes=1, noop_max=0) as envs:
         film = [envs.reset()]
         while not film[-1].terminal[0]:
             envs.send(FIRE_RIGHT)
@@ -134,7 +136,7 @@ def test_rewards_and_the_end_are_the_games_own(game: list[Step]):
 
 def test_an_end_at_the_cap_is_terminal(game: list[Step]):
     """A game over on the very step of the cap bootstraps nothing."""
-    with atari("Breakout", lanes=1, noops=0, cap=len(game) - 1) as envs:
+    with atari("Breakout", lanes=1, noop_max=0, max_episode_length=len(game) - 1) as envs:
         last = envs.reset()
         for _ in game[1:]:
             envs.send(FIRE_RIGHT)
@@ -149,7 +151,7 @@ def test_an_end_at_the_cap_is_terminal(game: list[Step]):
 
 def test_rewards_are_raw():
     """A pellet of Ms. Pac-Man is worth 10; clipped it would be 1."""
-    with atari("MsPacman", lanes=1, noops=0) as envs:
+    with atari("MsPacman", lanes=1, noop_max=0) as envs:
         envs.reset()
         rewards = []
         for _ in range(100):
@@ -168,7 +170,9 @@ def same(a: list[Step], b: list[Step]) -> bool:
 def test_the_seed_decides_and_threads_do_not():
     films = []
     for seed, threads in [(5, 1), (5, 2), (6, 1)]:
-        with atari("Breakout", lanes=2, seed=seed, threads=threads, sticky=0.25, cap=9) as envs:
+        with atari(
+            "Breakout", lanes=2, seed=seed, threads=threads, sticky_prob=0.25, max_episode_length=9
+        ) as envs:
             films.append(play(envs, 25))
     assert same(films[0], films[1])
     assert not same(films[0], films[2])
@@ -185,7 +189,7 @@ def test_no_state_is_promised():
 
 def test_close_ends_the_threads_and_may_be_repeated():
     before = set(os.listdir("/proc/self/task"))  # of which some may end meanwhile
-    envs = make_envs("ALE/Pong-v5", Environment(), 4, 0, 3)
+    envs = make_envs("ALE/Pong-v5", EnvConfig(), 4, 0, 3)
     envs.reset()
     envs.send(np.zeros(4, int))
     assert set(os.listdir("/proc/self/task")) - before
@@ -196,11 +200,11 @@ def test_close_ends_the_threads_and_may_be_repeated():
 
 def test_refusals(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(ConfigError, match="Did you mean: `Pong`"):
-        describe("ALE/Pongg-v5", Environment())
+        get_spec("ALE/Pongg-v5", EnvConfig())
     with pytest.raises(ConfigError, match="old name of an Atari game: use its ALE"):
-        describe("PongNoFrameskip-v4", Environment())
+        get_spec("PongNoFrameskip-v4", EnvConfig())
     with pytest.raises(ConfigError, match="wrappers do not fit ALE/Pong-v5"):
-        describe("ALE/Pong-v5", Environment(wrappers=("gymnasium.wrappers:FlattenObservation",)))
+        get_spec("ALE/Pong-v5", EnvConfig(wrappers=("gymnasium.wrappers:FlattenObservation",)))
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(EnvironmentFault, match=r"needs ale_py: install lookfurther\[atari\]$"):
-        describe("ALE/Pong-v5", Environment())
+        get_spec("ALE/Pong-v5", EnvConfig())

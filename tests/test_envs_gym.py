@@ -17,13 +17,23 @@ from gymnasium.spaces import Box
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lookfurther.config import Environment
-from lookfurther.envs import describe
-from lookfurther.envs.factory import Blueprint
-from lookfurther.envs.sync import Lanes
+from lookfurther.config import EnvConfig
+from lookfurther.envs import get_spec
+from lookfurther.envs.factory import EnvFactory
+from lookfurther.envs.sync import SyncEnvs
 from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.types import Step
-from tests.faulty_envs import Counting, Faulty, Film, Moody, at, choices, lanes, play, same
+from tests.faulty_envs import (
+    Counting,
+    Faulty,
+    Film,
+    Moody,
+    fault_at,
+    make_lanes,
+    play_actions,
+    random_actions,
+    steps_equal,
+)
 
 Env = str | Callable[[], gymnasium.Env]
 
@@ -53,7 +63,7 @@ def test_importing_environments_does_not_import_torch():
     ],
 )
 def test_observations_become_planes(box, layout, plane, dtype, high):
-    envs = lanes(partial(Film, box), m=2, layout=layout)
+    envs = make_lanes(partial(Film, box), count=2, layout=layout)
     assert envs.spec == ("Film", plane, 1, dtype, 2, high)
     step = envs.reset()
     assert (step.observation.shape, str(step.observation.dtype)) == ((2, *plane), dtype)
@@ -82,11 +92,11 @@ def test_a_stack_holds_the_last_planes_of_its_episode_and_zeros_before(
     stack, length, channels, steps
 ):
     box = Box(0, 255, (2, 3, channels), np.uint8)
-    plain = lanes(partial(Film, box, length), m=2)
-    stacked = lanes(partial(Film, box, length), m=2, stack=stack)
-    assert stacked.spec.observation == (stack * channels, 2, 3)
-    actions = choices(plain, steps)
-    films = [[envs.reset(), *play(envs, actions)] for envs in (plain, stacked)]
+    plain = make_lanes(partial(Film, box, length), count=2)
+    stacked = make_lanes(partial(Film, box, length), count=2, stack=stack)
+    assert stacked.spec.observation_shape == (stack * channels, 2, 3)
+    actions = random_actions(plain, steps)
+    films = [[envs.reset(), *play_actions(envs, actions)] for envs in (plain, stacked)]
     past = [deque[np.ndarray]() for _ in range(2)]
     for one, many in zip(*films, strict=True):
         for i in range(2):
@@ -98,7 +108,7 @@ def test_a_stack_holds_the_last_planes_of_its_episode_and_zeros_before(
 
 def refused(env: Env, **settings: Any) -> str:
     with pytest.raises(ConfigError) as error:
-        describe(env, Environment(**settings))
+        get_spec(env, EnvConfig(**settings))
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -110,11 +120,11 @@ def test_what_cannot_be_learned_is_refused_with_the_mend():
     message = refused("FrozenLake-v1")
     assert "its observations are Discrete(16), not a Box" in message
     mend = message.rsplit(" ", 1)[1]
-    assert describe("FrozenLake-v1", Environment(wrappers=(mend,))).plane == (16,)
+    assert get_spec("FrozenLake-v1", EnvConfig(wrappers=(mend,))).plane == (16,)
     message = refused("MiniGrid-Empty-5x5-v0")
     assert "its observations are Dict('direction': Discrete(4), 'image': Box(" in message
     mend = message.rsplit(" ", 1)[1]
-    assert describe("MiniGrid-Empty-5x5-v0", Environment(wrappers=(mend,))).plane[1:] == (5, 5)
+    assert get_spec("MiniGrid-Empty-5x5-v0", EnvConfig(wrappers=(mend,))).plane[1:] == (5, 5)
     assert "neither a vector nor an image" in refused(partial(Film, Box(0, 1, (2, 2, 2, 2))))
     assert "0 to 255" in refused(partial(Film, Box(0, 256, (2, 2), np.int64)))
     assert "0 to 255" in refused(partial(Film, Box(-1, 5, (2, 2), np.int8)))
@@ -133,21 +143,21 @@ def test_a_function_must_give_a_new_environment():
     assert "must give a gymnasium.Env, not int" in refused(lambda: 3)  # type: ignore[arg-type]
     env = Counting()
     with pytest.raises(ConfigError, match="must build a new environment at every call"):
-        lanes(lambda: env, m=2)
+        make_lanes(lambda: env, count=2)
 
 
 def test_names():
-    assert describe("CartPole-v1", Environment()).env == "CartPole-v1"
-    assert describe("gymnasium:CartPole-v1", Environment()).env == "CartPole-v1"
-    assert describe(Counting, Environment()).env == "Counting"
-    assert describe(lambda: Counting(), Environment()).env == "Counting"
-    assert describe(lambda: gymnasium.make("CartPole-v1"), Environment()).env == "CartPole-v1"
+    assert get_spec("CartPole-v1", EnvConfig()).env == "CartPole-v1"
+    assert get_spec("gymnasium:CartPole-v1", EnvConfig()).env == "CartPole-v1"
+    assert get_spec(Counting, EnvConfig()).env == "Counting"
+    assert get_spec(lambda: Counting(), EnvConfig()).env == "Counting"
+    assert get_spec(lambda: gymnasium.make("CartPole-v1"), EnvConfig()).env == "CartPole-v1"
 
 
 def test_wrappers_go_on_innermost_first():
-    envs = lanes(Counting, wrappers=("tests.faulty_envs:PlusOne", "tests.faulty_envs:Twice"))
+    envs = make_lanes(Counting, wrappers=("tests.faulty_envs:PlusOne", "tests.faulty_envs:Twice"))
     envs.reset()
-    assert play(envs, np.array([[2]]))[0].reward == (10 * 1 + 2 + 1) * 2
+    assert play_actions(envs, np.array([[2]]))[0].reward == (10 * 1 + 2 + 1) * 2
 
 
 # Episodes
@@ -156,8 +166,8 @@ def test_wrappers_go_on_innermost_first():
 @pytest.mark.parametrize("end", ["terminal", "truncated", "both"])
 def test_next_step_autoreset_by_hand(end):
     """Two steps end an episode; the third answer is the next one's opening, its action ignored."""
-    envs = lanes(partial(Counting, 2, end, start=5), m=2)
-    film = [envs.reset(), *play(envs, np.array([[0, 1], [2, 2], [1, 1], [0, 2], [0, 0]]))]
+    envs = make_lanes(partial(Counting, 2, end, start=5), count=2)
+    film = [envs.reset(), *play_actions(envs, np.array([[0, 1], [2, 2], [1, 1], [0, 2], [0, 0]]))]
     t = [(0, 0), (1, 1), (2, 2), (0, 0), (1, 1), (2, 2)]
     action = [(-1, -1), (5, 6), (7, 7), (-1, -1), (5, 7), (5, 5)]
     reward = [(0, 0), (15, 16), (27, 27), (0, 0), (15, 17), (25, 25)]
@@ -175,18 +185,18 @@ def test_next_step_autoreset_by_hand(end):
 
 
 def test_answers_are_never_written_again():
-    envs = lanes("CartPole-v1", m=3, stack=2)
+    envs = make_lanes("CartPole-v1", count=3, stack=2)
     step = envs.reset()
     copy = Step(*(x.copy() for x in step))
     envs.send(np.zeros(3, int))
     envs.recv()
-    assert same(step, copy)
+    assert steps_equal(step, copy)
 
 
 def test_an_episodes_seed_depends_on_run_lane_and_number_alone():
     def seeds(numbers: range, run: int, length: int) -> dict[tuple[int, int], float]:
-        block = Lanes(Blueprint(partial(Counting, length), Environment()), numbers, run)
-        film = [block.reset(), *play(block, choices(block, 12))]
+        block = SyncEnvs(EnvFactory(partial(Counting, length), EnvConfig()), numbers, run)
+        film = [block.reset(), *play_actions(block, random_actions(block, 12))]
         opened = [
             [step.observation[i, 2] for step in film if step.first[i]] for i in numbers_of(block)
         ]
@@ -194,7 +204,7 @@ def test_an_episodes_seed_depends_on_run_lane_and_number_alone():
             (n, k): s for n, row in zip(numbers, opened, strict=True) for k, s in enumerate(row)
         }
 
-    def numbers_of(block: Lanes) -> range:
+    def numbers_of(block: SyncEnvs) -> range:
         return range(block.lanes)
 
     whole = seeds(range(5), run=1, length=2)
@@ -213,36 +223,38 @@ def test_an_episodes_seed_depends_on_run_lane_and_number_alone():
 @settings(max_examples=20, deadline=None)
 def test_restored_lanes_go_on_as_if_never_stopped(before, stack, seed):
     """At any moment, openings and ends included: the same Step, and the same ones after it."""
-    old = lanes("CartPole-v1", m=3, seed=seed, stack=stack)
-    actions = choices(old, before + 20, seed)
-    current = [old.reset(), *play(old, actions[:before])][-1]
+    old = make_lanes("CartPole-v1", count=3, seed=seed, stack=stack)
+    actions = random_actions(old, before + 20, seed)
+    current = [old.reset(), *play_actions(old, actions[:before])][-1]
     state = old.state()
     assert all(x.dtype != object for x in state.values())
-    new = lanes("CartPole-v1", m=3, seed=seed, stack=stack)
+    new = make_lanes("CartPole-v1", count=3, seed=seed, stack=stack)
     step, going = new.restore(state)
     assert going.all()
-    assert same(step, current)
-    for a, b in zip(play(old, actions[before:]), play(new, actions[before:]), strict=True):
-        assert same(a, b)
+    assert steps_equal(step, current)
+    for a, b in zip(
+        play_actions(old, actions[before:]), play_actions(new, actions[before:]), strict=True
+    ):
+        assert steps_equal(a, b)
 
 
 def test_a_drop_survives_a_restore():
-    fault = at("step", 2, ValueError("boom"))
-    old, new = (lanes(partial(Faulty, fault)) for _ in range(2))
+    fault = fault_at("step", 2, ValueError("boom"))
+    old, new = (make_lanes(partial(Faulty, fault)) for _ in range(2))
     old.reset()
-    current = play(old, np.zeros((2, 1), int))[-1]
+    current = play_actions(old, np.zeros((2, 1), int))[-1]
     step, going = new.restore(old.state())
     assert going.all()
     assert current.dropped.all()
-    assert same(step, current)
+    assert steps_equal(step, current)
 
 
 def test_what_cannot_be_repeated_begins_anew_and_says_so():
-    old = lanes(Moody, m=2)
+    old = make_lanes(Moody, count=2)
     old.reset()
-    play(old, np.zeros((2, 2), int))
+    play_actions(old, np.zeros((2, 2), int))
     state = old.state()
-    new = lanes(Moody, m=2)
+    new = make_lanes(Moody, count=2)
     step, going = new.restore(state)
     assert not going.any()
     assert step.first.all()
@@ -253,10 +265,10 @@ def test_what_cannot_be_repeated_begins_anew_and_says_so():
 
 @pytest.mark.parametrize("length", [1, 2, 3, 9])
 def test_an_episode_that_ends_elsewhere_on_replay_begins_anew(length):
-    old = lanes(partial(Counting, length=4), m=2)
+    old = make_lanes(partial(Counting, length=4), count=2)
     old.reset()
-    play(old, np.zeros((3, 2), int))
-    new = lanes(partial(Counting, length=length), m=2)
+    play_actions(old, np.zeros((3, 2), int))
+    new = make_lanes(partial(Counting, length=length), count=2)
     step, going = new.restore(old.state())
     assert (going == (length == 9)).all()  # three steps do not tell 4 from 9
     assert (step.first == ~going).all()
@@ -264,18 +276,18 @@ def test_an_episode_that_ends_elsewhere_on_replay_begins_anew(length):
 
 
 def test_an_episode_that_raises_on_replay_begins_anew():
-    old = lanes(partial(Counting, 4), m=2)
+    old = make_lanes(partial(Counting, 4), count=2)
     old.reset()
-    play(old, np.zeros((3, 2), int))
+    play_actions(old, np.zeros((3, 2), int))
     Faulty.built = 0
-    new = lanes(partial(Faulty, at("step", 2, ValueError("boom"), number=1)), m=2)
+    new = make_lanes(partial(Faulty, fault_at("step", 2, ValueError("boom"), number=1)), count=2)
     step, going = new.restore(old.state())
     assert going.tolist() == [False, True]
     assert step.first.tolist() == [True, False]
 
 
 def test_a_state_of_other_lanes_is_refused():
-    old = lanes(Counting, m=2)
+    old = make_lanes(Counting, count=2)
     old.reset()
     with pytest.raises(CheckpointError, match="holds 2 lanes, this run has 3"):
-        lanes(Counting, m=3).restore(old.state())
+        make_lanes(Counting, count=3).restore(old.state())

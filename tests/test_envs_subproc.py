@@ -17,13 +17,19 @@ import gymnasium
 import numpy as np
 import pytest
 
-from lookfurther.config import Environment
+from lookfurther.config import EnvConfig
 from lookfurther.envs import subproc as workers_module
 from lookfurther.envs import subproc_worker as worker_module
-from lookfurther.envs.factory import Blueprint
-from lookfurther.envs.subproc import Workers
-from lookfurther.envs.subproc_worker import Shared, Worker, WorkerLost, WorkerTraceback, lane_record
-from lookfurther.envs.sync import Lanes
+from lookfurther.envs.factory import EnvFactory
+from lookfurther.envs.subproc import SubprocEnvs
+from lookfurther.envs.subproc_worker import (
+    Worker,
+    WorkerLost,
+    WorkerSetup,
+    WorkerTraceback,
+    lane_dtype,
+)
+from lookfurther.envs.sync import SyncEnvs
 from lookfurther.errors import CheckpointError, ConfigError, EnvironmentFault
 from tests.faulty_envs import (
     Counting,
@@ -32,14 +38,19 @@ from tests.faulty_envs import (
     Hanging,
     Orphaning,
     Waiting,
-    at,
-    choices,
-    lanes,
-    only,
-    play,
-    same,
+    fault_at,
+    make_lanes,
+    play_actions,
+    random_actions,
+    select_lanes,
+    steps_equal,
 )
-from tests.process_group import members, stop_at_numpy, wait_until_gone, wait_until_stopped
+from tests.process_group import (
+    session_processes,
+    stop_at_numpy,
+    wait_until_gone,
+    wait_until_stopped,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,31 +62,31 @@ def _nothing_left() -> Iterator[None]:
     assert list(Path("/dev/shm").glob(f"*-{os.getpid()}-*")) == []
 
 
-def workers(env: Any, m: int, **settings: Any) -> Workers:
-    envs = lanes(env, m, processes=2, **settings)
-    assert isinstance(envs, Workers)
+def workers(env: Any, m: int, **settings: Any) -> SubprocEnvs:
+    envs = make_lanes(env, m, processes=2, **settings)
+    assert isinstance(envs, SubprocEnvs)
     return envs
 
 
 def test_processes_change_nothing():
     """Every Step, the state and what follows a restore are those of one process, also from a
     state that the other kind has written."""
-    one, three = (lanes("CartPole-v1", 5, stack=2) for _ in range(2))
+    one, three = (make_lanes("CartPole-v1", 5, stack=2) for _ in range(2))
     two = workers("CartPole-v1", 5, stack=2)
-    actions = choices(one, 100)
+    actions = random_actions(one, 100)
     assert one.spec == two.spec
-    assert same(one.reset(), two.reset())
-    films = play(one, actions[:70]), play(two, actions[:70])
-    assert all(same(a, b) for a, b in zip(*films, strict=True))
+    assert steps_equal(one.reset(), two.reset())
+    films = play_actions(one, actions[:70]), play_actions(two, actions[:70])
+    assert all(steps_equal(a, b) for a, b in zip(*films, strict=True))
     states = one.state(), two.state()
     assert states[0].keys() == states[1].keys()
     assert all(np.array_equal(states[0][name], states[1][name]) for name in states[0])
     for envs, state in zip((two, three), states, strict=True):
         step, going = envs.restore(state)
         assert going.all()
-        assert same(step, films[0][-1])
-    films = [play(envs, actions[70:]) for envs in (one, two, three)]
-    assert all(same(a, b) and same(a, c) for a, b, c in zip(*films, strict=True))
+        assert steps_equal(step, films[0][-1])
+    films = [play_actions(envs, actions[70:]) for envs in (one, two, three)]
+    assert all(steps_equal(a, b) and steps_equal(a, c) for a, b, c in zip(*films, strict=True))
     with pytest.raises(CheckpointError, match="holds 4 lanes, this run has 5"):
         two.restore({"episode": np.zeros(4, int)})
     two.close()
@@ -94,9 +105,11 @@ def test_send_does_not_wait(tmp_path: Path):
 
 def test_faults_come_back_with_their_cause():
     """Of three lanes the second process has two; the second environment built there is lane 2."""
-    envs = workers(partial(Faulty, at("step", 2, ValueError("boom"), number=2)), 3, max_failures=1)
+    envs = workers(
+        partial(Faulty, fault_at("step", 2, ValueError("boom"), number=2)), 3, max_failures=1
+    )
     envs.reset()
-    play(envs, np.zeros((1, 3), int))
+    play_actions(envs, np.zeros((1, 3), int))
     envs.send(np.zeros(3, int))
     with pytest.raises(EnvironmentFault) as error:
         envs.recv()
@@ -109,10 +122,10 @@ def test_faults_come_back_with_their_cause():
 
 
 def test_dropped_episodes_and_restarts_are_counted_together():
-    fault = at("step", 1, {"reward": float("nan")}, number=1)
+    fault = fault_at("step", 1, {"reward": float("nan")}, number=1)
     envs = workers(partial(Faulty, fault), 4, on_fault="drop")
     envs.reset()
-    film = play(envs, np.zeros((3, 4), int))
+    film = play_actions(envs, np.zeros((3, 4), int))
     assert [step.dropped.tolist() for step in film] == [[True, False] * 2, [False] * 4, [False] * 4]
     assert (envs.dropped_episodes, envs.restarts) == (2, 2)
     envs.close()
@@ -121,7 +134,7 @@ def test_dropped_episodes_and_restarts_are_counted_together():
 # Lost processes
 
 
-def pid(envs: Workers, lane: int) -> int:
+def pid(envs: SubprocEnvs, lane: int) -> int:
     """The process that steps a lane."""
     (found,) = (w.pid for w in envs._workers if w.low <= lane < w.high)
     assert found is not None
@@ -134,7 +147,7 @@ def test_a_killed_worker_is_named_by_its_lanes(lane):
     envs.reset()
     os.kill(pid(envs, lane), signal.SIGKILL)
     with pytest.raises(EnvironmentFault) as error:
-        play(envs, np.zeros((2, 4), int))
+        play_actions(envs, np.zeros((2, 4), int))
     process = f"the process of lanes {lane} to {lane + 1}"
     assert str(error.value) == f"Counting: {process} died (exit code -9): failure 1 in a row"
     envs.close()
@@ -142,15 +155,18 @@ def test_a_killed_worker_is_named_by_its_lanes(lane):
 
 def test_killed_worker_is_replaced():
     """New episodes begin in its lanes, the old ones are dropped; the other lanes go on."""
-    healthy, envs = lanes(Counting, 4), workers(Counting, 4)
-    expected = [healthy.reset(), *play(healthy, np.ones((6, 4), int))]
-    film = [envs.reset(), *play(envs, np.ones((2, 4), int))]
+    healthy, envs = make_lanes(Counting, 4), workers(Counting, 4)
+    expected = [healthy.reset(), *play_actions(healthy, np.ones((6, 4), int))]
+    film = [envs.reset(), *play_actions(envs, np.ones((2, 4), int))]
     killed, other = pid(envs, 0), pid(envs, 2)
     os.kill(killed, signal.SIGKILL)
-    film += play(envs, np.ones((4, 4), int))
+    film += play_actions(envs, np.ones((4, 4), int))
     assert pid(envs, 0) != killed
     assert pid(envs, 2) == other
-    assert all(same(only(a, [2, 3]), only(b, [2, 3])) for a, b in zip(expected, film, strict=True))
+    assert all(
+        steps_equal(select_lanes(a, [2, 3]), select_lanes(b, [2, 3]))
+        for a, b in zip(expected, film, strict=True)
+    )
     assert [step.dropped.tolist() for step in film] == [
         [k == 3, k == 3, False, False] for k in range(7)
     ]
@@ -166,26 +182,26 @@ def test_killed_worker_is_replaced():
 
 def test_a_worker_killed_at_the_end_of_its_episodes_drops_nothing():
     """They have ended well; the episodes that were about to begin are passed over."""
-    envs, healthy = workers(Counting, 2), lanes(Counting, 2)
+    envs, healthy = workers(Counting, 2), make_lanes(Counting, 2)
     healthy.reset()
-    third = play(healthy, np.zeros((12, 2), int))[7]  # the episodes of number 2 begin
+    third = play_actions(healthy, np.zeros((12, 2), int))[7]  # the episodes of number 2 begin
     envs.reset()
-    assert play(envs, np.zeros((3, 2), int))[-1].terminal.all()
+    assert play_actions(envs, np.zeros((3, 2), int))[-1].terminal.all()
     os.kill(pid(envs, 0), signal.SIGKILL)
-    (step,) = play(envs, np.zeros((1, 2), int))
+    (step,) = play_actions(envs, np.zeros((1, 2), int))
     assert step.first.all()
     assert not step.dropped.any()
     assert envs.dropped_episodes == 0
-    assert same(only(step, [0]), only(third, [0]))
+    assert steps_equal(select_lanes(step, [0]), select_lanes(third, [0]))
     envs.close()
 
 
 def test_a_worker_that_always_dies_is_given_up():
     envs = workers(partial(Dying, at=1), 1, max_failures=3)
     envs.reset()
-    play(envs, np.zeros((2, 1), int))
+    play_actions(envs, np.zeros((2, 1), int))
     with pytest.raises(EnvironmentFault, match=r"died \(exit code 9\): failure 3 in a row"):
-        play(envs, np.zeros((1, 1), int))
+        play_actions(envs, np.zeros((1, 1), int))
     assert len(envs.replacements) == 2
     envs.close()
 
@@ -194,7 +210,7 @@ def test_workers_fail_only_in_a_row():
     """A good step between two deaths clears the count."""
     envs = workers(partial(Dying, at=2), 1, max_failures=2)
     envs.reset()
-    film = play(envs, np.zeros((4, 1), int))
+    film = play_actions(envs, np.zeros((4, 1), int))
     assert sum(step.dropped.sum() for step in film) == envs.dropped_episodes == 2
     assert len(envs.replacements) == 2
     envs.close()
@@ -215,14 +231,19 @@ def test_a_worker_that_dies_at_its_start_is_tried_again():
 def test_a_checkpoint_of_a_lost_worker_restores_the_others():
     envs = workers(Counting, 4)
     envs.reset()
-    film = play(envs, np.ones((2, 4), int))
+    film = play_actions(envs, np.ones((2, 4), int))
     os.kill(pid(envs, 0), signal.SIGKILL)
     state = envs.state()
-    assert play(envs, np.ones((1, 4), int))[0].dropped.tolist() == [True, True, False, False]
-    for again in (lanes(Counting, 4), workers(Counting, 4)):
+    assert play_actions(envs, np.ones((1, 4), int))[0].dropped.tolist() == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    for again in (make_lanes(Counting, 4), workers(Counting, 4)):
         step, going = again.restore(state)
         assert going.tolist() == [False, False, True, True]
-        assert same(only(step, [2, 3]), only(film[-1], [2, 3]))
+        assert steps_equal(select_lanes(step, [2, 3]), select_lanes(film[-1], [2, 3]))
         assert step.first.tolist() == [True, True, False, False]
         again.close()
     envs.close()
@@ -231,7 +252,7 @@ def test_a_checkpoint_of_a_lost_worker_restores_the_others():
 def test_a_worker_killed_before_a_restore_begins_new_episodes():
     envs = workers(Counting, 4)
     envs.reset()
-    play(envs, np.ones((2, 4), int))
+    play_actions(envs, np.ones((2, 4), int))
     state = envs.state()
     os.kill(pid(envs, 0), signal.SIGKILL)
     step, going = envs.restore(state)
@@ -251,7 +272,7 @@ def test_stopped_worker_is_replaced():
     envs.reset()
     stopped = pid(envs, 0)
     os.kill(stopped, signal.SIGSTOP)
-    (step,) = play(envs, np.zeros((1, 2), int))
+    (step,) = play_actions(envs, np.zeros((1, 2), int))
     assert (step.dropped[0], step.first[0]) == (True, True)
     assert pid(envs, 0) != stopped
     with pytest.raises(ProcessLookupError):
@@ -265,7 +286,7 @@ def test_hanging_environment_is_replaced(tmp_path: Path):
     """It hangs until its file exists, which is made by the first that hangs."""
     envs = workers(partial(Hanging, tmp_path / "hung"), 2, **SHORT)
     envs.reset()
-    (step,) = play(envs, np.zeros((1, 2), int))
+    (step,) = play_actions(envs, np.zeros((1, 2), int))
     assert (tmp_path / "hung").exists()
     assert step.dropped.any()
     assert envs.replacements
@@ -301,16 +322,16 @@ class Pipe:
 )
 def test_a_worker_without_progress_is_lost(timeout, polls, steps, lost_at, monkeypatch):
     monkeypatch.setattr(worker_module, "POLL_PERIOD", 1.0)
-    spec = lanes(Counting).spec
-    worker = Worker(Shared(bytearray(lane_record(spec).itemsize), spec, b"", 0), 0, 1)
+    spec = make_lanes(Counting).spec
+    worker = Worker(WorkerSetup(bytearray(lane_dtype(spec).itemsize), spec, b"", 0), 0, 1)
     pipe: Any = Pipe(worker, polls, steps)
     worker._pipe = pipe
     worker._process = Alive()  # type: ignore[assignment]
     if lost_at is None:
-        assert worker.answer(timeout) == "done"
+        assert worker.receive_answer(timeout) == "done"
     else:
         with pytest.raises(WorkerLost, match=f"has not completed a step in {timeout:g} seconds"):
-            worker.answer(timeout)
+            worker.receive_answer(timeout)
         assert pipe.asked == lost_at
 
 
@@ -326,11 +347,11 @@ class Alive:
 def test_lanes_report_every_build_reset_and_step():
     """Also those of a restore, which may take longer than any step."""
     calls = []
-    envs = Lanes(Blueprint(Counting, Environment()), range(3), 0, lambda: calls.append(None))
+    envs = SyncEnvs(EnvFactory(Counting, EnvConfig()), range(3), 0, lambda: calls.append(None))
     counts = [len(calls)]
     envs.reset()
     counts.append(len(calls))
-    play(envs, np.zeros((2, 3), int))
+    play_actions(envs, np.zeros((2, 3), int))
     counts.append(len(calls))
     envs.restore(envs.state())
     counts.append(len(calls))
@@ -342,7 +363,7 @@ def test_a_dead_worker_is_noticed_although_its_child_keeps_the_pipe_open(tmp_pat
         envs = workers(partial(Orphaning, tmp_path / "end"), 1, max_failures=1, worker_timeout=0.0)
         envs.reset()
         with pytest.raises(EnvironmentFault, match=r"died \(exit code 9\)"):
-            play(envs, np.zeros((1, 1), int))
+            play_actions(envs, np.zeros((1, 1), int))
         envs.close()
     finally:
         (tmp_path / "end").touch()
@@ -464,7 +485,9 @@ def test_workers_do_not_outlive_a_killed_run(tmp_path: Path, how: str):
     """Not even one that cannot notice it."""
     with run(tmp_path, how) as process:
         wait_until_ready(process)
-        assert len(members(process.pid)) == 4  # the run, multiprocessing's tracker, two workers
+        assert (
+            len(session_processes(process.pid)) == 4
+        )  # the run, multiprocessing's tracker, two workers
         process.kill()
         process.wait()
         wait_until_gone(process.pid)

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from lookfurther.exploration import (
-    LADDERS,
-    PersistentExploration,
-    UniformExploration,
-    apex_ladder,
-    duration_distribution,
+    EPSILON_SCHEDULES,
+    EpsilonGreedy,
+    EpsilonZGreedy,
+    apex_epsilons,
+    duration_cdf,
     epsilon_greedy,
-    paper_ladder,
+    paper_epsilons,
 )
 
 CPU = torch.device("cpu")
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 def test_the_papers_ladder_spans_a_thousandth_to_a_tenth() -> None:
     """Sec. 3.4, m = 128: epsilon_1 = 0.1^3 and epsilon_128 = 0.1."""
-    ladder = paper_ladder(128)
+    ladder = paper_epsilons(128)
     assert ladder.shape == (128,)
     assert ladder[0].item() == pytest.approx(0.001, rel=1e-12)
     assert ladder[-1].item() == pytest.approx(0.1, rel=1e-12)
@@ -28,7 +28,7 @@ def test_the_papers_ladder_spans_a_thousandth_to_a_tenth() -> None:
 
 
 def test_apexs_ladder_spans_four_tenths_to_its_eighth_power() -> None:
-    ladder = apex_ladder(360)
+    ladder = apex_epsilons(360)
     assert ladder.shape == (360,)
     assert ladder[0].item() == pytest.approx(0.4, rel=1e-12)
     assert ladder[-1].item() == pytest.approx(0.00065536, rel=1e-12)
@@ -39,13 +39,13 @@ def test_four_lanes_by_hand() -> None:
     """Exponents 3, 7/3, 5/3, 1 of 0.1; and 1, 10/3, 17/3, 8 of 0.4."""
     paper = [0.001, 0.00464158883361278, 0.0215443469003188, 0.1]
     apex = [0.4, 0.047155603182597, 0.00555912727878637, 0.00065536]
-    assert paper_ladder(4).tolist() == pytest.approx(paper, rel=1e-12)
-    assert apex_ladder(4).tolist() == pytest.approx(apex, rel=1e-12)
+    assert paper_epsilons(4).tolist() == pytest.approx(paper, rel=1e-12)
+    assert apex_epsilons(4).tolist() == pytest.approx(apex, rel=1e-12)
 
 
 @pytest.mark.parametrize(("name", "epsilon"), [("paper", 0.001), ("apex", 0.4)])
 def test_a_single_lane_stands_on_the_first_rung(name: str, epsilon: float) -> None:
-    assert LADDERS[name](1).tolist() == pytest.approx([epsilon], rel=1e-12)
+    assert EPSILON_SCHEDULES[name](1).tolist() == pytest.approx([epsilon], rel=1e-12)
 
 
 @pytest.mark.parametrize("epsilon", [0.001, 0.3, 1.0])
@@ -94,13 +94,13 @@ def test_uniform_exploration_is_epsilon_greedy() -> None:
     q, epsilon, none = torch.randn(50, 4), torch.full((50,), 0.5), torch.zeros(50, dtype=torch.bool)
     ours, theirs = (torch.Generator().manual_seed(4) for _ in range(2))
     for _ in range(5):
-        a = UniformExploration(50, CPU).choose(q, epsilon, none, ours)
+        a = EpsilonGreedy(50, CPU).select_actions(q, epsilon, none, ours)
         assert torch.equal(a, epsilon_greedy(q, epsilon, theirs))
 
 
 def test_durations_have_an_inverse_square_law() -> None:
     """By hand for at most 3 steps: 36/49, 9/49, 4/49."""
-    steps = duration_distribution(3).diff(prepend=torch.zeros(1, dtype=torch.float64))
+    steps = duration_cdf(3).diff(prepend=torch.zeros(1, dtype=torch.float64))
     assert steps.tolist() == pytest.approx([36 / 49, 9 / 49, 4 / 49])
 
 
@@ -109,37 +109,37 @@ def test_persistent_exploration_repeats_one_action_for_its_duration() -> None:
     lanes = 300
     q = torch.zeros(lanes, 6)
     q[:, 2] = 1
-    explore, generator = PersistentExploration(lanes, CPU), torch.Generator().manual_seed(6)
+    explore, generator = EpsilonZGreedy(lanes, CPU), torch.Generator().manual_seed(6)
     none, always, never = (
         torch.zeros(lanes, dtype=torch.bool),
         torch.ones(lanes),
         torch.zeros(lanes),
     )
-    held = explore.choose(q, always, none, generator)
+    held = explore.select_actions(q, always, none, generator)
     remaining = explore.remaining.clone()
     assert len(held.unique()) == 6
     assert (remaining > 0).any()
     for t in range(1, 20):
-        a = explore.choose(q, never, none, generator)
+        a = explore.select_actions(q, never, none, generator)
         assert torch.equal(a, torch.where(t <= remaining, held, 2))
 
 
 def test_persistent_exploration_begins_at_rate_epsilon_and_lasts_as_drawn() -> None:
     lanes = 20_000
-    explore, generator = PersistentExploration(lanes, CPU), torch.Generator().manual_seed(7)
+    explore, generator = EpsilonZGreedy(lanes, CPU), torch.Generator().manual_seed(7)
     none = torch.zeros(lanes, dtype=torch.bool)
     q = torch.tensor([1.0, 0.0, 0.0]).repeat(lanes, 1)
-    a = explore.choose(q, torch.full((lanes,), 0.3), none, generator)
+    a = explore.select_actions(q, torch.full((lanes,), 0.3), none, generator)
     assert (a != 0).double().mean().item() == pytest.approx(0.3 * 2 / 3, abs=0.015)
     longer = (explore.remaining > 0).double().mean().item()
-    first = float(duration_distribution(10_000)[0])
+    first = float(duration_cdf(10_000)[0])
     assert longer == pytest.approx(0.3 * (1 - first), abs=0.015)
 
 
 def test_an_episodes_start_ends_persistent_exploration() -> None:
-    explore, generator = PersistentExploration(64, CPU), torch.Generator().manual_seed(8)
+    explore, generator = EpsilonZGreedy(64, CPU), torch.Generator().manual_seed(8)
     q = torch.tensor([0.0, 1.0]).repeat(64, 1)
     explore.remaining.fill_(50)
-    a = explore.choose(q, torch.zeros(64), torch.ones(64, dtype=torch.bool), generator)
+    a = explore.select_actions(q, torch.zeros(64), torch.ones(64, dtype=torch.bool), generator)
     assert (a == 1).all()
     assert (explore.remaining == 0).all()

@@ -14,13 +14,13 @@ from lookfurther import train
 from lookfurther.errors import CheckpointError, LookFurtherError
 from lookfurther.training import checkpoint
 from tests import forged
-from tests.test_training import tiny
+from tests.test_training import tiny_config
 
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has stopped at its first checkpoint."""
-    return train(tiny(tmp_path_factory.mktemp("forged") / "run", run__steps=200)).folder
+    return train(tiny_config(tmp_path_factory.mktemp("forged") / "run", run__steps=200)).folder
 
 
 @pytest.fixture
@@ -28,12 +28,12 @@ def run(begun: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(begun, tmp_path / "run"))
 
 
-def resume(run: Path) -> None:
-    train(tiny(run, run__steps=204), resume=True)
+def resume_run(run: Path) -> None:
+    train(tiny_config(run, run__steps=204), resume=True)
 
 
-def saved(run: Path) -> checkpoint.Checkpoint:
-    found, _ = checkpoint.newest(run / "checkpoints")
+def load_saved(run: Path) -> checkpoint.Checkpoint:
+    found, _ = checkpoint.load_newest(run / "checkpoints")
     assert found is not None
     return found
 
@@ -43,17 +43,17 @@ def saved(run: Path) -> checkpoint.Checkpoint:
     [("updates", "x"), ("updates", -1), ("updates", 2**80), ("seconds", None), ("seconds", "1")],
 )
 def test_unusable_fact_stops_a_resumed_run(run: Path, name: str, value: Any) -> None:
-    here = saved(run)
-    forged.reseal(here.path, json.dumps(here.facts | {name: value}))
+    here = load_saved(run)
+    forged.replace_metadata(here.path, json.dumps(here.metadata | {name: value}))
     with pytest.raises(CheckpointError, match=f"unusable {name}: ") as caught:
-        resume(run)
+        resume_run(run)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("part", ["weights", "adam", "agent_replay", "returns", "actor"])
 @pytest.mark.parametrize("kind", ["absent", "empty", "other shapes"])
 def test_forged_tensors_stop_a_resumed_run(run: Path, part: str, kind: str) -> None:
-    here = saved(run)
+    here = load_saved(run)
     files = dict(here.files)
     if kind == "absent":
         del files[part]
@@ -61,26 +61,26 @@ def test_forged_tensors_stop_a_resumed_run(run: Path, part: str, kind: str) -> N
         shape = (0,) if kind == "empty" else (3, 5, 7)
         files[part] = {name: torch.zeros(shape) for name in files[part]}
     shutil.rmtree(here.path)
-    checkpoint.save(here.path.parent, 200, files, here.facts, keep=1)
+    checkpoint.save(here.path.parent, 200, files, here.metadata, keep=1)
     with pytest.raises(LookFurtherError) as caught:
-        resume(run)
+        resume_run(run)
     assert "\n" not in str(caught.value)
 
 
 def test_sound_copy_of_a_run_resumes(run: Path) -> None:
     """What the others refuse is refused for what was forged."""
-    resume(run)
-    assert saved(run).facts["step"] == 204
+    resume_run(run)
+    assert load_saved(run).metadata["step"] == 204
 
 
 @pytest.mark.parametrize("score", ["x", None, float("nan"), 10**400])
 def test_forged_best_score_is_passed_over_with_a_warning(
     run: Path, score: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    here = saved(run)
-    forged.reseal(
-        checkpoint.save(run / "best", 200, {}, here.facts, keep=1),
-        json.dumps(here.facts | {"score": score}),
+    here = load_saved(run)
+    forged.replace_metadata(
+        checkpoint.save(run / "best", 200, {}, here.metadata, keep=1),
+        json.dumps(here.metadata | {"score": score}),
     )
-    resume(run)
+    resume_run(run)
     assert "warning: the best weights so far are lost: " in capsys.readouterr().out

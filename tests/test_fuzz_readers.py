@@ -21,22 +21,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lookfurther import agent
-from lookfurther.cli.suite import cells
-from lookfurther.demos.episode import Episode, Tape
-from lookfurther.demos.importers import atari_demo, read
-from lookfurther.demos.storage import describe, load, save
+from lookfurther.cli.suite import format_row
+from lookfurther.demos.episode import Episode, InputLog
+from lookfurther.demos.importers import atari_demo, import_demos
+from lookfurther.demos.storage import load_episodes, read_description, save_episodes
 from lookfurther.errors import LookFurtherError
-from lookfurther.evaluation import results
-from lookfurther.evaluation.results import Conditions, Evaluation, Trace
+from lookfurther.evaluation import results, suite
+from lookfurther.evaluation.results import Evaluation, EvaluationConditions, ReturnCurve
 from lookfurther.report import runs, tables
-from lookfurther.report.curves import band, lines
-from lookfurther.report.learning_curve import series
-from lookfurther.report.model_card import trained
-from lookfurther.evaluation import suite
+from lookfurther.report.curves import compute_confidence_band, extract_curves
+from lookfurther.report.learning_curve import metric_series
+from lookfurther.report.model_card import metrics_at_step
 from lookfurther.training import metrics
 from lookfurther.types import Spec
 from tests import forged
-from tests.sample_recordings import checkpoint, write_demo
+from tests.sample_recordings import old_emulator_state, write_demo
 
 pytestmark = pytest.mark.timeout(3600)  # LOOKFURTHER_FUZZ decides how much work it is
 FILES = int(os.environ.get("LOOKFURTHER_FUZZ", "40"))
@@ -96,7 +95,7 @@ def recorded() -> dict[str, Any]:
         "rewards": [0.0] * 60,
         "signed_rewards": [np.float64(0)] * 60,
         "lives": [3] * 61,
-        "checkpoints": [checkpoint(ram), checkpoint(ram)],
+        "checkpoints": [old_emulator_state(ram), old_emulator_state(ram)],
         "checkpoint_action_nr": [20, 40],
     }
 
@@ -112,7 +111,7 @@ def test_recordings(folder: Path, data: st.DataObject) -> None:
     path = folder / "Pong.demo"
     whole = write_demo(path, recorded()).read_bytes()
     path.write_bytes(data.draw(harmed(whole)))
-    ours_or_nothing(lambda: atari_demo.recorded(path))
+    ours_or_nothing(lambda: atari_demo.load_recording(path))
 
 
 # Pieces of pickles: containers, shared things, calls of NumPy's names, sizes that are not so.
@@ -133,9 +132,9 @@ PIECES = [
 def test_pickles_of_any_structure(folder: Path, pieces: list[bytes], last: int) -> None:
     path = folder / "Pong.demo"
     path.write_bytes(b"\x80\x03]q\0" + b"".join(pieces) + b"%c." % last)
-    ours_or_nothing(lambda: atari_demo.recorded(path))
+    ours_or_nothing(lambda: atari_demo.load_recording(path))
     path.write_bytes(b"\x80\x03]q\0" + b"".join(pieces) + b".")
-    ours_or_nothing(lambda: atari_demo.recorded(path))
+    ours_or_nothing(lambda: atari_demo.load_recording(path))
 
 
 @fuzz
@@ -160,7 +159,7 @@ def test_action_sequences(folder: Path, data: st.DataObject) -> None:
             packed.writestr(f"{name}.npy", data.draw(harmed(whole)) if name == chosen else whole)
     path = folder / "one.npz"
     path.write_bytes(file.getvalue() if chosen else data.draw(harmed(file.getvalue())))
-    ours_or_nothing(lambda: read(path))
+    ours_or_nothing(lambda: import_demos(path))
 
 
 @pytest.fixture(scope="module")
@@ -171,10 +170,10 @@ def sets(folder: Path) -> dict[str, tuple[Path, bytes]]:
 
     frames = np.arange(40, dtype=np.uint8) % 18
     planes = np.random.default_rng(0).integers(0, 4, (151, 1, 84, 84)).astype(np.uint8)
-    tape = Tape(np.resize(frames, 600), np.array([[3, 4, 5]], np.int32))
+    tape = InputLog(np.resize(frames, 600), np.array([[3, 4, 5]], np.int32))
     episode = Episode(planes, np.zeros(150, np.int64), np.ones(150, np.float32), True, 1, tape)
     files = {}
-    path = save("fuzz/ours-v0", [episode], SPEC, "me", folder)
+    path = save_episodes("fuzz/ours-v0", [episode], SPEC, "me", folder)
     env = gymnasium.make("CartPole-v1")
     seen = np.stack([env.reset(seed=1)[0], *(env.step(0)[0] for _ in range(3))])
     ends = np.zeros(3, bool)
@@ -198,8 +197,8 @@ def test_sets(sets: dict, file: str, data: st.DataObject) -> None:
     name = str(path.parents[1])
     path.write_bytes(data.draw(harmed(whole)))
     try:
-        ours_or_nothing(lambda: describe(name))
-        ours_or_nothing(lambda: load(name, SPEC))
+        ours_or_nothing(lambda: read_description(name))
+        ours_or_nothing(lambda: load_episodes(name, SPEC))
     finally:
         path.write_bytes(whole)
 
@@ -212,7 +211,7 @@ def test_datasets(sets: dict, file: str, data: st.DataObject) -> None:
     path, whole = sets[f"theirs/{file}"]
     path.write_bytes(data.draw(harmed(whole)))
     try:
-        ours_or_nothing(lambda: read(path.parents[1], "CartPole-v1", force=True))
+        ours_or_nothing(lambda: import_demos(path.parents[1], "CartPole-v1", force=True))
     finally:
         path.write_bytes(whole)
 
@@ -251,7 +250,7 @@ def test_numbers_of_a_dataset(sets: dict, changes: list[tuple[tuple, Any]]) -> N
         facts[field] = json.dumps(outer)
     path.write_text(json.dumps(facts))
     try:
-        ours_or_nothing(lambda: read(path.parents[1], "CartPole-v1", force=True))
+        ours_or_nothing(lambda: import_demos(path.parents[1], "CartPole-v1", force=True))
     finally:
         path.write_bytes(whole)
 
@@ -297,7 +296,7 @@ def test_pictures_and_tables(kept: dict, form: str, jpeg: bool, data: st.DataObj
     root = next(place for place in path.parents if place.name.endswith("-v0"))
     path.write_bytes(data.draw(harmed(files[path])))
     try:
-        ours_or_nothing(lambda: read(root, "ALE/Pong-v5", force=True))
+        ours_or_nothing(lambda: import_demos(root, "ALE/Pong-v5", force=True))
     finally:
         path.write_bytes(files[path])
 
@@ -328,8 +327,10 @@ def altered(draw: st.DrawFn, data: Any) -> Any:
 
 def sound_facts() -> dict[str, Any]:
     """As they are after a passage through JSON."""
-    config = forged.settings(environment__wrappers=("gymnasium.wrappers:FlattenObservation",))
-    return json.loads(json.dumps(forged.facts(config)))
+    config = forged.cartpole_config(
+        environment__wrappers=("gymnasium.wrappers:FlattenObservation",)
+    )
+    return json.loads(json.dumps(forged.checkpoint_metadata(config)))
 
 
 @fuzz
@@ -338,13 +339,13 @@ def test_forged_facts_of_checkpoints(folder: Path, data: st.DataObject) -> None:
     """Hashes and all else of the checkpoint are right."""
     path = forged.write_checkpoint(folder / "forged", sound_facts())
     facts = data.draw(altered(sound_facts()))
-    forged.reseal(path, json.dumps(facts))
+    forged.replace_metadata(path, json.dumps(facts))
     ours_or_nothing(lambda: agent.Agent.load(path))
-    job = suite.Job(forged.settings(run__folder=str(folder / "forged")), "small")
+    job = suite.SuiteJob(forged.cartpole_config(run__folder=str(folder / "forged")), "small")
     place = folder / "forged" / "checkpoints"
     place.unlink(missing_ok=True)
     place.symlink_to(path.parent)
-    assert job.reached() in (True, False)
+    assert job.has_used_budget() in (True, False)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +360,7 @@ def test_forged_facts_of_checkpoints(folder: Path, data: st.DataObject) -> None:
 )
 def test_forged_facts_are_named(folder: Path, text: str, reason: str) -> None:
     path = forged.write_checkpoint(folder / "named", sound_facts())
-    forged.reseal(path, text)
+    forged.replace_metadata(path, text)
     with pytest.raises(LookFurtherError, match=reason) as caught:
         agent.Agent.load(path)
     assert len(str(caught.value)) < 1000
@@ -380,7 +381,7 @@ def test_forged_facts_are_named(folder: Path, text: str, reason: str) -> None:
 )
 def test_unusable_fact_is_named(folder: Path, name: str, value: Any) -> None:
     path = forged.write_checkpoint(folder / "unusable", sound_facts())
-    forged.reseal(path, json.dumps(sound_facts() | {name: value}))
+    forged.replace_metadata(path, json.dumps(sound_facts() | {name: value}))
     with pytest.raises(LookFurtherError, match=f"facts.json has an unusable {name}: "):
         agent.Agent.load(path)
 
@@ -390,40 +391,42 @@ def test_huge_spec_takes_no_memory(folder: Path, plane: list[int]) -> None:
     """Its network would have 2 TB: the weights in the checkpoint show that it is not theirs."""
     path = forged.write_checkpoint(folder / "huge", sound_facts())
     spec = sound_facts()["spec"] | {"plane": plane}
-    forged.reseal(path, json.dumps(sound_facts() | {"spec": spec}))
+    forged.replace_metadata(path, json.dumps(sound_facts() | {"spec": spec}))
     with pytest.raises(LookFurtherError, match="the weights do not fit this network: "):
         agent.Agent.load(path)
 
 
-def drawn(run: runs.Run) -> None:
+def drawn(run: runs.RunData) -> None:
     """What a report makes of a run's metrics, without drawing it."""
-    group = runs.group([run])
+    group = runs.group_runs([run])
     tables.runs_table(group)
     for key in ("return_low_epsilon", "minutes", "loss_td"):
-        found = band(lines([run], "step", key))
+        found = compute_confidence_band(extract_curves([run], "step", key))
         assert found is None or np.isfinite(found.mean).all()
-        series(run.rows, key)
+        metric_series(run.rows, key)
 
 
 def shown(path: Path) -> None:
     """What every reader of a run folder makes of its metrics."""
-    run = runs.load(path)
+    run = runs.load_run(path)
     if run.rows:
         drawn(run)
-    trained(path, 100)
-    job = suite.Job(forged.settings(run__folder=str(path), run__minutes=5.0), "small")
-    job.refresh()
-    assert 0 <= job.share <= 1
-    cells(job)
+    metrics_at_step(path, 100)
+    job = suite.SuiteJob(forged.cartpole_config(run__folder=str(path), run__minutes=5.0), "small")
+    job.read_newest_row()
+    assert 0 <= job.budget_used <= 1
+    format_row(job)
 
 
 @pytest.fixture(scope="module")
 def run(folder: Path) -> Path:
     """A sound run with an evaluation."""
-    path = forged.write_run(folder / "run", forged.settings())
-    trace = Trace.of(np.ones(3))
-    played = Evaluation(Conditions("CartPole-v1"), np.ones(2), np.ones(2, int), {"agent": trace})
-    results.write(path, played)
+    path = forged.write_run(folder / "run", forged.cartpole_config())
+    trace = ReturnCurve.from_rewards(np.ones(3))
+    played = Evaluation(
+        EvaluationConditions("CartPole-v1"), np.ones(2), np.ones(2, int), {"agent": trace}
+    )
+    results.write_evaluation(path, played)
     (path / "versions.json").write_text(json.dumps({"commit": "abc"}))
     return path
 
@@ -452,22 +455,22 @@ def test_files_of_runs(run: Path, file: str, data: st.DataObject) -> None:
         path.write_text(data.draw(st.sampled_from([json.dumps(data.draw(altered(told))), DEEP])))
     try:
         ours_or_nothing(lambda: shown(run))
-        ours_or_nothing(lambda: [e.summary() for e in results.read(run).values()])
+        ours_or_nothing(lambda: [e.summary() for e in results.read_evaluations(run).values()])
     finally:
         path.write_bytes(whole)
 
 
 def test_rows_that_no_run_writes_are_left_out_and_others_shown(folder: Path) -> None:
     """A metrics file of lines nested 100,000 deep, of wrong types, NaN and absurd numbers."""
-    path = forged.write_run(folder / "rows", forged.settings())
+    path = forged.write_run(folder / "rows", forged.cartpole_config())
     lines = [DEEP, "[]", "null", '{"step": -5}', '{"step": true}', '{"step": 1e9}', '{"step": "1"}']
     odd = ["NaN", "Infinity", "1e308", "-1e308", "1" * 4000, '"x"', "[[]]", "{}", "true", "null"]
     lines += [f'{{"step": {i}, "minutes": {v}, "loss_td": {v}}}' for i, v in enumerate(odd)]
     (path / "metrics.jsonl").write_text("\n".join(lines))
-    rows = metrics.read(path / "metrics.jsonl")
+    rows = metrics.read_metrics(path / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(len(odd)))
-    assert {metrics.number(row, "minutes") for row in rows} == {None}
+    assert {metrics.get_metric(row, "minutes") for row in rows} == {None}
     shown(path)
-    (path / "metrics.jsonl").write_text("\n".join([*lines, json.dumps(forged.ROW)]))
+    (path / "metrics.jsonl").write_text("\n".join([*lines, json.dumps(forged.METRICS_ROW)]))
     shown(path)
-    assert trained(path, 100) == forged.ROW
+    assert metrics_at_step(path, 100) == forged.METRICS_ROW

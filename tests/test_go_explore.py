@@ -16,21 +16,43 @@ from hypothesis import strategies as st
 
 from lookfurther.demos import catalog, shipped
 from lookfurther.demos.episode import Audit, Episode
-from lookfurther.demos.go_explore import Progress, SearchOptions, discover, run_search, search, tape
+from lookfurther.demos.go_explore import (
+    SearchConfig,
+    SearchProgress,
+    entry_to_input_log,
+    explore_game,
+    run_search,
+    search_input_logs,
+)
 from lookfurther.demos.go_explore import cells as atari
 from lookfurther.demos.go_explore.archive import (
-    TAIL,
+    TAIL_STEPS,
     Archive,
-    Entry,
-    Find,
-    Moment,
-    Trip,
-    actions,
-    draw,
+    ArchiveEntry,
+    CellVisit,
+    Exploration,
+    TrajectoryNode,
+    actions_from_power_on,
+    sample_indices,
 )
-from lookfurther.demos.go_explore.cells import GRIDS, SHARE, AtariGame, Cells, Grid, fitted, shares
-from lookfurther.demos.go_explore.explorer import DOOM, STEPS, Explorer, Seen, Start, plan
-from lookfurther.demos.playback import unroll
+from lookfurther.demos.go_explore.cells import (
+    CANDIDATE_GRIDS,
+    NEW_CELL_SHARE,
+    AtariExplorationGame,
+    CellEncoder,
+    CellGrid,
+    fit_grid,
+    pixel_weights,
+)
+from lookfurther.demos.go_explore.explorer import (
+    EXPLORATION_STEPS,
+    MIN_SURVIVED_STEPS,
+    ExplorationStart,
+    Explorer,
+    GameStep,
+    sample_held_actions,
+)
+from lookfurther.demos.playback import episode_from_log
 from lookfurther.envs.emulator import rom_digest
 from lookfurther.errors import ConfigError, DemonstrationError, EnvironmentFault
 
@@ -43,11 +65,11 @@ def small_sample() -> Iterator[None]:
         yield
 
 
-LENGTH = 12
+CORRIDOR_LENGTH = 12
 GAME = "ALE/Riverraid-v5"  # points from the first shots on
 
 
-class Corridor:
+class CorridorGame:
     """A key at the left end (1 point), a door at the right end (10 with the key), a pit half-way.
 
     Actions: 0 left, 1 right, 2 jump right over the next place, 3 jump left. The pit ends a life.
@@ -61,14 +83,14 @@ class Corridor:
         self.at, self.key, self.done = 4, 0, 0
         return self.state()
 
-    def step(self, action: int) -> Seen:
-        self.at = min(max(self.at + self.moves[action], 0), LENGTH)
+    def step(self, action: int) -> GameStep:
+        self.at = min(max(self.at + self.moves[action], 0), CORRIDOR_LENGTH)
         reward = 0
         if self.at == 0 and not self.key:
             self.key, reward = 1, 1
-        if self.at == LENGTH and self.key and not self.done:
+        if self.at == CORRIDOR_LENGTH and self.key and not self.done:
             self.done, reward = 1, 10
-        return Seen(self.state(), float(reward), self.at == self.pit)
+        return GameStep(self.state(), float(reward), self.at == self.pit)
 
     def state(self) -> bytes:
         return bytes([self.at, self.key, self.done])
@@ -77,23 +99,23 @@ class Corridor:
         self.at, self.key, self.done = state
 
 
-class Broken(Corridor):
-    def step(self, action: int) -> Seen:
+class RaisingGame(CorridorGame):
+    def step(self, action: int) -> GameStep:
         raise RuntimeError("the cartridge is loose")
 
 
-class Fatal(Corridor):
-    def step(self, action: int) -> Seen:
+class ExitingGame(CorridorGame):
+    def step(self, action: int) -> GameStep:
         os._exit(3)
 
 
-def options(budget: int = 40_000, processes: int = 1, seed: int = 0, count: int = 1):
-    return SearchOptions(GAME, budget, 0.0, processes, seed, count)
+def search_config(budget: int = 40_000, processes: int = 1, seed: int = 0, count: int = 1):
+    return SearchConfig(GAME, budget, 0.0, processes, seed, count)
 
 
-def distances() -> dict[bytes, int]:
+def shortest_distances() -> dict[bytes, int]:
     """Steps to every state of the corridor, breadth first."""
-    game = Corridor()
+    game = CorridorGame()
     found = {game.reset(): 0}
     queue = deque(found)
     while queue:
@@ -107,9 +129,9 @@ def distances() -> dict[bytes, int]:
     return found
 
 
-def replayed(play: bytes) -> tuple[bytes, float, int]:
+def replay_corridor(play: bytes) -> tuple[bytes, float, int]:
     """Last cell, score and step of the last reward of a play of the corridor."""
-    game = Corridor()
+    game = CorridorGame()
     cell, score, rewarded = game.reset(), 0.0, 0
     for i, action in enumerate(play):
         cell, reward, _ = game.step(action)
@@ -118,20 +140,22 @@ def replayed(play: bytes) -> tuple[bytes, float, int]:
     return cell, score, rewarded
 
 
-def explored(trips: int, seed: int = 0) -> Archive:
+def explore_corridor(trips: int, seed: int = 0) -> Archive:
     """An archive of the corridor after so many trips."""
-    game = Corridor()
+    game = CorridorGame()
     archive = Archive(game.reset(), game.state())
     explorer = Explorer(game, np.random.SeedSequence(seed))
     random = np.random.default_rng(seed)
     for _ in range(trips):
-        (start,) = archive.choose(random, 1)
-        archive.add(start, explorer.explore(Start(start.score, start.steps, start.state)))
+        (start,) = archive.sample_starts(random, 1)
+        archive.add(
+            start, explorer.explore(ExplorationStart(start.score, start.steps, start.state))
+        )
     return archive
 
 
-FINDS = st.builds(
-    Find,
+CELL_VISITS = st.builds(
+    CellVisit,
     st.sampled_from([b"a", b"b", b"c", b"d"]),
     st.integers(1, 9),
     st.integers(-2, 5).map(float),
@@ -140,90 +164,98 @@ FINDS = st.builds(
 )
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.lists(FINDS, max_size=4)), max_size=12))
+@given(st.lists(st.tuples(st.integers(0, 9), st.lists(CELL_VISITS, max_size=4)), max_size=12))
 def test_an_archive_keeps_the_best_way_to_each_cell(
-    rounds: list[tuple[int, list[Find]]],
+    rounds: list[tuple[int, list[CellVisit]]],
 ) -> None:
     """Of all that was offered: the highest score, then the fewest steps, then the first."""
     archive = Archive(b"start", b"s")
     offered: dict[bytes, list[tuple[float, int, bytes]]] = {}
     for pick, finds in rounds:
         start = archive.entries[pick % len(archive)]
-        archive.add(start, Trip(bytes(9), {find.cell for find in finds}, finds, None))
+        archive.add(start, Exploration(bytes(9), {find.cell for find in finds}, finds, None))
         for find in finds:
             way = find.score, start.steps + find.steps, find.state
             offered.setdefault(find.cell, []).append(way)
-    assert set(archive.numbers) == {b"start", *offered}
+    assert set(archive.cell_indices) == {b"start", *offered}
     for cell, ways in offered.items():
-        entry = archive.entries[archive.numbers[cell]]
+        entry = archive.entries[archive.cell_indices[cell]]
         best = max(ways, key=lambda way: (way[0], -way[1]))
         assert (entry.score, entry.steps, entry.state) == best
-        assert len(actions(entry.moment)) == entry.steps
+        assert len(actions_from_power_on(entry.trajectory)) == entry.steps
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_walking_back_reproduces_every_entry(seed: int) -> None:
-    archive = explored(60, seed)
-    for cell, number in archive.numbers.items():
+    archive = explore_corridor(60, seed)
+    for cell, number in archive.cell_indices.items():
         entry = archive.entries[number]
-        play = actions(entry.moment)
-        assert replayed(play) == (cell, entry.score, entry.rewarded)
+        play = actions_from_power_on(entry.trajectory)
+        assert replay_corridor(play) == (cell, entry.score, entry.last_reward_step)
         assert len(play) == entry.steps
         assert entry.state == cell
 
 
 def test_every_state_is_found_and_none_sooner_than_possible() -> None:
-    archive, shortest = explored(600), distances()
-    assert set(archive.numbers) == set(shortest)
-    for cell, number in archive.numbers.items():
+    archive, shortest = explore_corridor(600), shortest_distances()
+    assert set(archive.cell_indices) == set(shortest)
+    for cell, number in archive.cell_indices.items():
         assert archive.entries[number].steps >= shortest[cell]
-    assert archive.top.score == 11
-    assert archive.top.rewarded >= shortest[bytes([LENGTH, 1, 1])]
+    assert archive.best_entry.score == 11
+    assert archive.best_entry.last_reward_step >= shortest[bytes([CORRIDOR_LENGTH, 1, 1])]
 
 
 def test_a_search_finds_the_door() -> None:
-    (best,) = discover(Corridor, options(), None)
+    (best,) = explore_game(CorridorGame, search_config(), None)
     assert best.score == 11
-    assert replayed(actions(best.moment)) == (best.state, 11, best.rewarded)
+    assert replay_corridor(actions_from_power_on(best.trajectory)) == (
+        best.state,
+        11,
+        best.last_reward_step,
+    )
 
 
 def test_the_same_seed_gives_the_same_search() -> None:
-    def once(seed: int) -> tuple[list[Entry], list[tuple[int, int, float, int]]]:
-        heard: list[Progress] = []
-        found = discover(Corridor, options(8_000, seed=seed, count=3), heard.append)
-        return found, [(p.frames, p.cells, p.score, p.steps) for p in heard]
+    def once(seed: int) -> tuple[list[ArchiveEntry], list[tuple[int, int, float, int]]]:
+        heard: list[SearchProgress] = []
+        found = explore_game(CorridorGame, search_config(8_000, seed=seed, count=3), heard.append)
+        return found, [(p.frames, p.num_cells, p.best_score, p.best_steps) for p in heard]
 
     assert once(1) == once(1)
     assert once(1) != once(2)
 
 
 def test_the_budget_is_kept_to_the_trip() -> None:
-    heard: list[Progress] = []
-    discover(Corridor, options(5_000), heard.append)
-    assert heard[-2].frames < 5_000 <= heard[-1].frames < 5_000 + 4 * STEPS + 1
+    heard: list[SearchProgress] = []
+    explore_game(CorridorGame, search_config(5_000), heard.append)
+    assert heard[-2].frames < 5_000 <= heard[-1].frames < 5_000 + 4 * EXPLORATION_STEPS + 1
 
 
 def test_two_processes_find_what_one_does() -> None:
-    (best,) = discover(Corridor, options(60_000, processes=2), None)
+    (best,) = explore_game(CorridorGame, search_config(60_000, processes=2), None)
     assert best.score == 11
-    assert replayed(actions(best.moment)) == (best.state, 11, best.rewarded)
+    assert replay_corridor(actions_from_power_on(best.trajectory)) == (
+        best.state,
+        11,
+        best.last_reward_step,
+    )
 
 
 @pytest.mark.parametrize(
     ("game", "words"),
-    [(Broken, "RuntimeError: the cartridge is loose"), (Fatal, r"died \(exit code 3\)")],
+    [(RaisingGame, "RuntimeError: the cartridge is loose"), (ExitingGame, r"died \(exit code 3\)")],
 )
-def test_a_failing_process_ends_the_search(game: type[Corridor], words: str) -> None:
+def test_a_failing_process_ends_the_search(game: type[CorridorGame], words: str) -> None:
     with pytest.raises(EnvironmentFault, match=words):
-        discover(game, options(processes=2), None)
+        explore_game(game, search_config(processes=2), None)
 
 
 def test_an_interrupt_keeps_what_was_found() -> None:
-    def stop(progress: Progress) -> None:
-        if progress.score:
+    def stop(progress: SearchProgress) -> None:
+        if progress.best_score:
             raise KeyboardInterrupt
 
-    (best,) = discover(Corridor, options(10**9), stop)
+    (best,) = explore_game(CorridorGame, search_config(10**9), stop)
     assert best.score > 0
 
 
@@ -232,15 +264,15 @@ def test_the_steps_before_an_end_are_not_explored_from_but_their_score_counts() 
         """A new cell at every step, 5 points at the last, which is the end."""
 
         actions = (0,)
-        fall = DOOM + 7
+        fall = MIN_SURVIVED_STEPS + 7
 
         def reset(self) -> bytes:
             self.at = 0
             return b"\0"
 
-        def step(self, action: int) -> Seen:
+        def step(self, action: int) -> GameStep:
             self.at += 1
-            return Seen(bytes([self.at]), 5.0 * (self.at == self.fall), self.at == self.fall)
+            return GameStep(bytes([self.at]), 5.0 * (self.at == self.fall), self.at == self.fall)
 
         def state(self) -> bytes:
             return bytes([self.at])
@@ -252,17 +284,17 @@ def test_the_steps_before_an_end_are_not_explored_from_but_their_score_counts() 
     archive = Archive(game.reset(), game.state())
     explorer = Explorer(game, np.random.SeedSequence(0))
     (start,) = archive.entries
-    archive.add(start, explorer.explore(Start(0.0, 0, start.state)))
-    assert set(archive.numbers) == {bytes([at]) for at in range(8)}
-    (best,) = archive.best(3)
-    assert (best.score, best.rewarded, best.state) == (5, game.fall, b"")
+    archive.add(start, explorer.explore(ExplorationStart(0.0, 0, start.state)))
+    assert set(archive.cell_indices) == {bytes([at]) for at in range(8)}
+    (best,) = archive.best_entries(3)
+    assert (best.score, best.last_reward_step, best.state) == (5, game.fall, b"")
 
 
 def test_the_best_plays_differ_in_their_first_half() -> None:
-    found = explored(300).best(5)
-    plays = [actions(entry.moment)[: entry.rewarded] for entry in found]
+    found = explore_corridor(300).best_entries(5)
+    plays = [actions_from_power_on(entry.trajectory)[: entry.last_reward_step] for entry in found]
     assert len(plays) > 1
-    assert [e.merit for e in found] == sorted((e.merit for e in found), reverse=True)
+    assert [e.demo_rank for e in found] == sorted((e.demo_rank for e in found), reverse=True)
     for i, play in enumerate(plays):
         for better in plays[:i]:
             assert play[: len(better) // 2] != better[: len(better) // 2]
@@ -272,11 +304,11 @@ def test_half_of_the_starts_lead_and_the_seldom_seen_are_likelier() -> None:
     """Cells a (seen 8 times), b (seen 3 times), and c with the best score, seen 8 times."""
     archive = Archive(b"a", b"a")
     (start,) = archive.entries
-    find = [Find(b"b", 1, 0.0, 0, b"b"), Find(b"c", 1, 2.0, 1, b"c")]
-    archive.add(start, Trip(b"0", set(), find, None))
+    find = [CellVisit(b"b", 1, 0.0, 0, b"b"), CellVisit(b"c", 1, 2.0, 1, b"c")]
+    archive.add(start, Exploration(b"0", set(), find, None))
     for i in range(8):
-        archive.add(start, Trip(b"0", {b"a", b"c"} | ({b"b"} if i < 3 else set()), [], None))
-    chosen = [e.state for e in archive.choose(np.random.default_rng(0), 20_000)]
+        archive.add(start, Exploration(b"0", {b"a", b"c"} | ({b"b"} if i < 3 else set()), [], None))
+    chosen = [e.state for e in archive.sample_starts(np.random.default_rng(0), 20_000)]
     weights = {b"a": 1 / 3, b"b": 1 / 2, b"c": 1 / 3}
     for state, weight in weights.items():
         share = weight / sum(weights.values()) / 2 + (state == b"c") / 2
@@ -286,26 +318,26 @@ def test_half_of_the_starts_lead_and_the_seldom_seen_are_likelier() -> None:
 def test_a_better_score_makes_a_cell_new() -> None:
     archive = Archive(b"a", b"a")
     (start,) = archive.entries
-    archive.add(start, Trip(b"0", set(), [Find(b"b", 1, 0.0, 0, b"b")], None))
+    archive.add(start, Exploration(b"0", set(), [CellVisit(b"b", 1, 0.0, 0, b"b")], None))
     for _ in range(99):
-        archive.add(start, Trip(b"0", {b"a", b"b"}, [], None))
+        archive.add(start, Exploration(b"0", {b"a", b"b"}, [], None))
     random = np.random.default_rng(0)
-    before = [e.state for e in archive.choose(random, 1000)].count(b"b")
-    archive.add(start, Trip(b"00", set(), [Find(b"b", 2, 1.0, 2, b"B")], None))
-    after = [e.state for e in archive.choose(random, 1000)].count(b"B")
+    before = [e.state for e in archive.sample_starts(random, 1000)].count(b"b")
+    archive.add(start, Exploration(b"00", set(), [CellVisit(b"b", 2, 1.0, 2, b"B")], None))
+    after = [e.state for e in archive.sample_starts(random, 1000)].count(b"B")
     assert before == pytest.approx(500, abs=60)
     assert after > 900
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=9).filter(any), st.integers(0, 2**32))
 def test_a_weight_of_zero_is_never_drawn(weights: list[float], seed: int) -> None:
-    drawn = draw(np.random.default_rng(seed), np.array(weights), 50)
+    drawn = sample_indices(np.random.default_rng(seed), np.array(weights), 50)
     assert all(weights[i] > 0 for i in drawn)
 
 
 @given(st.integers(1, 30), st.integers(30, 120))
 def test_shares_split_every_pixel_once(parts: int, pixels: int) -> None:
-    weights = shares(parts, pixels)
+    weights = pixel_weights(parts, pixels)
     np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-5)
     np.testing.assert_allclose(weights.sum(0), parts / pixels, rtol=1e-4)
 
@@ -314,12 +346,17 @@ def test_a_cell_is_the_mean_of_its_field_in_levels() -> None:
     """Where the fields hold whole pixels, a plain mean says the same."""
     screen = np.random.default_rng(0).integers(0, 256, (12, 20)).astype(np.float32)
     means = screen.reshape(3, 4, 5, 4).mean((1, 3))
-    assert Cells(Grid(3, 5, 8), (12, 20)).of(screen) == (means // 32).astype(np.uint8).tobytes()
-    assert set(Cells(Grid(3, 5, 8), (12, 20)).of(np.full((12, 20), 255, np.float32))) == {7}
+    assert (
+        CellEncoder(CellGrid(3, 5, 8), (12, 20)).encode(screen)
+        == (means // 32).astype(np.uint8).tobytes()
+    )
+    assert set(
+        CellEncoder(CellGrid(3, 5, 8), (12, 20)).encode(np.full((12, 20), 255, np.float32))
+    ) == {7}
 
 
 def test_actions_are_held() -> None:
-    held = plan(np.random.default_rng(0), (3, 4, 5, 6), 10_000)
+    held = sample_held_actions(np.random.default_rng(0), (3, 4, 5, 6), 10_000)
     changes = np.count_nonzero(np.diff(held))
     assert len(held) == 10_000
     assert set(held) == {3, 4, 5, 6}
@@ -327,10 +364,10 @@ def test_actions_are_held() -> None:
 
 
 def test_a_state_goes_on_the_same_in_another_emulator() -> None:
-    one, two = (AtariGame("montezuma_revenge", GRIDS[-1]) for _ in range(2))
+    one, two = (AtariExplorationGame("montezuma_revenge", CANDIDATE_GRIDS[-1]) for _ in range(2))
     one.reset()
     two.reset()
-    acts = plan(np.random.default_rng(0), one.actions, 120)
+    acts = sample_held_actions(np.random.default_rng(0), one.actions, 120)
     for action in acts[:60]:
         one.step(action)
     two.restore(one.state())
@@ -338,69 +375,80 @@ def test_a_state_goes_on_the_same_in_another_emulator() -> None:
 
 
 @pytest.fixture(scope="module")
-def found() -> tuple[Episode, Progress]:
+def found() -> tuple[Episode, SearchProgress]:
     """What a short search of a real game found, and its last report."""
-    heard: list[Progress] = []
-    (episode,) = run_search(options(2_000), heard.append)
+    heard: list[SearchProgress] = []
+    (episode,) = run_search(search_config(2_000), heard.append)
     return episode, heard[-1]
 
 
-def test_a_play_of_a_real_game_replays_to_its_score(found: tuple[Episode, Progress]) -> None:
+def test_a_play_of_a_real_game_replays_to_its_score(found: tuple[Episode, SearchProgress]) -> None:
     """And ends TAIL steps after its last reward at the latest, in whole steps."""
     episode, told = found
-    assert episode.tape is not None
-    again = unroll(episode.tape, GAME)
-    assert again.score == episode.score == told.score > 0
+    assert episode.input_log is not None
+    again = episode_from_log(episode.input_log, GAME)
+    assert again.score == episode.score == told.best_score > 0
     last = int(np.flatnonzero(again.rewards)[-1]) + 1
-    assert last == told.steps
-    assert last <= len(again) <= last + TAIL
-    assert len(episode.tape.frames) == 4 * len(again)
+    assert last == told.best_steps
+    assert last <= len(again) <= last + TAIL_STEPS
+    assert len(episode.input_log.frame_actions) == 4 * len(again)
     audit = episode.audit
     checks = {"score": 1}
     assert audit == Audit(True, again.score, again.score, 4 * len(again), 0, "", checks)
 
 
-def test_the_same_seed_finds_the_same_tape(found: tuple[Episode, Progress]) -> None:
-    (tape,) = search(GAME, 2_000, processes=1)
-    assert found[0].tape is not None
-    np.testing.assert_array_equal(tape.frames, found[0].tape.frames)
+def test_the_same_seed_finds_the_same_tape(found: tuple[Episode, SearchProgress]) -> None:
+    (tape,) = search_input_logs(GAME, 2_000, processes=1)
+    assert found[0].input_log is not None
+    np.testing.assert_array_equal(tape.frame_actions, found[0].input_log.frame_actions)
 
 
 def test_a_play_that_does_not_replay_is_refused() -> None:
-    claimed = Entry(7.0, 3, 3, Moment(None, bytes([0, 2, 2]), 3), b"")
+    claimed = ArchiveEntry(7.0, 3, 3, TrajectoryNode(None, bytes([0, 2, 2]), 3), b"")
     with pytest.raises(EnvironmentFault, match="of 7 points gives 0 when played again"):
-        tape(claimed, "ALE/Freeway-v5")
+        entry_to_input_log(claimed, "ALE/Freeway-v5")
 
 
 def test_a_tape_ends_with_the_game() -> None:
     """Five balls served and missed in Breakout take 485 frames, the last step a single one."""
     wait = bytes([1] * 200)
-    whole = tape(Entry(0.0, 200, 200, Moment(None, wait, 200), b""), "ALE/Breakout-v5")
-    assert len(whole.frames) == 485
-    assert unroll(whole, "ALE/Breakout-v5").terminal
+    whole = entry_to_input_log(
+        ArchiveEntry(0.0, 200, 200, TrajectoryNode(None, wait, 200), b""), "ALE/Breakout-v5"
+    )
+    assert len(whole.frame_actions) == 485
+    assert episode_from_log(whole, "ALE/Breakout-v5").terminal
 
 
 def test_the_fitted_grid_sees_about_the_share_asked_for() -> None:
     """No other grid comes nearer, in ratio; the sample is played here once more."""
-    game, random, screens = AtariGame("freeway", GRIDS[0]), np.random.default_rng(0), []
+    game, random, screens = (
+        AtariExplorationGame("freeway", CANDIDATE_GRIDS[0]),
+        np.random.default_rng(0),
+        [],
+    )
     for _ in range(2):
         game.reset()
-        for action in plan(random, game.actions, STEPS):
-            if game.step(action).over:
+        for action in sample_held_actions(random, game.actions, EXPLORATION_STEPS):
+            if game.step(action).done:
                 break
-            screens.append(game.screen())
-    seen = {grid: len(set(map(Cells(grid, (105, 80)).of, screens))) for grid in GRIDS}
-    off = {grid: abs(math.log(count / (SHARE * len(screens)))) for grid, count in seen.items()}
-    assert off[fitted("freeway", 0)] == min(off.values())
+            screens.append(game.gray_screen())
+    seen = {
+        grid: len(set(map(CellEncoder(grid, (105, 80)).encode, screens)))
+        for grid in CANDIDATE_GRIDS
+    }
+    off = {
+        grid: abs(math.log(count / (NEW_CELL_SHARE * len(screens)))) for grid, count in seen.items()
+    }
+    assert off[fit_grid("freeway", 0)] == min(off.values())
 
 
 def test_nothing_scored_is_said() -> None:
     with pytest.raises(DemonstrationError, match=r"ALE/Pitfall-v5.*more than 400 frames"):
-        run_search(dataclasses.replace(options(400), env="ALE/Pitfall-v5"))
+        run_search(dataclasses.replace(search_config(400), env="ALE/Pitfall-v5"))
 
 
 def test_minutes_that_are_over_before_anything_is_scored_are_said() -> None:
-    short = dataclasses.replace(options(10**9), env="ALE/Pitfall-v5", minutes=1e-9)
+    short = dataclasses.replace(search_config(10**9), env="ALE/Pitfall-v5", minutes=1e-9)
     with pytest.raises(
         DemonstrationError, match=r"Pitfall-v5 in [\d,]+ frames: give more than 1e-"
     ):
@@ -409,16 +457,16 @@ def test_minutes_that_are_over_before_anything_is_scored_are_said() -> None:
 
 def test_what_cannot_be_searched_is_refused() -> None:
     with pytest.raises(ConfigError, match="CartPole-v1"):
-        search("CartPole-v1", 1000)
+        search_input_logs("CartPole-v1", 1000)
     for setting in ("budget", "minutes", "processes", "seed", "episodes"):
         with pytest.raises(ConfigError, match=f"{setting} must be at least"):
-            dataclasses.replace(options(), **{setting: -1})
+            dataclasses.replace(search_config(), **{setting: -1})
 
 
-@pytest.mark.parametrize("name", shipped.names())
+@pytest.mark.parametrize("name", shipped.list_names())
 def test_a_shipped_demonstration_replays_to_its_audit(name: str) -> None:
-    told = shipped.audit(name)
-    (episode,) = shipped.episodes(name)
+    told = shipped.read_audit(name)
+    (episode,) = shipped.demo_episodes(name)
     assert episode.audit is not None
     assert episode.audit.verified
     assert dataclasses.asdict(episode.audit) == told["audit"]
@@ -428,15 +476,15 @@ def test_a_shipped_demonstration_replays_to_its_audit(name: str) -> None:
         told["terminal"],
     )
     assert told["emulator"]["rom_sha256"] == rom_digest(told["emulator"]["game"])
-    assert hashlib.sha256(shipped.path(name).read_bytes()).hexdigest() == told["sha256"]
-    assert shipped.path(name).stat().st_size < 8_000
+    assert hashlib.sha256(shipped.demo_path(name).read_bytes()).hexdigest() == told["sha256"]
+    assert shipped.demo_path(name).stat().st_size < 8_000
 
 
-@pytest.mark.parametrize("name", shipped.names())
+@pytest.mark.parametrize("name", shipped.list_names())
 def test_what_a_shipped_set_says_of_itself_is_what_its_replay_shows(name: str) -> None:
     told, played = (
-        catalog.describe(f"shipped/{name}"),
-        catalog.opened(f"shipped/{name}").description,
+        catalog.describe_set(f"shipped/{name}"),
+        catalog.open_set(f"shipped/{name}").description,
     )
     (one,), (other,) = told.episodes, played.episodes
     assert one == other._replace(reel=None, seed=None)
@@ -444,6 +492,6 @@ def test_what_a_shipped_set_says_of_itself_is_what_its_replay_shows(name: str) -
 
 
 def test_sparse_games_are_shipped_and_others_are_named() -> None:
-    assert {"montezuma-revenge", "freeway"} <= set(shipped.names())
+    assert {"montezuma-revenge", "freeway"} <= set(shipped.list_names())
     with pytest.raises(DemonstrationError, match=r"'pong'.*montezuma-revenge"):
-        shipped.episodes("pong")
+        shipped.demo_episodes("pong")

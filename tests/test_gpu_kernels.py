@@ -13,8 +13,8 @@ import sys
 import pytest
 import torch
 
-from lookfurther.config import Network
-from lookfurther.networks import builder
+from lookfurther.config import NetworkConfig
+from lookfurther.networks import make_network_builder
 from lookfurther.types import Spec
 
 pytest.importorskip("triton", reason="triton is not installed: its interpreter checks the kernels")
@@ -52,6 +52,8 @@ def test_kernels_give_what_torch_gives(name: str) -> None:
 def test_kernels_are_for_gpus_alone() -> None:
     from lookfurther.gpu import conv
 
-    network = builder(Network(name="dueling"))(Spec("x", (1, 84, 84), 4, "uint8", 18, 255.0))
+    network = make_network_builder(NetworkConfig(name="dueling"))(
+        Spec("x", (1, 84, 84), 4, "uint8", 18, 255.0)
+    )
     assert not conv.fit(network, torch.bfloat16)
-    assert conv.widths(network) in conv.BLOCKS  # type: ignore[arg-type]
+    assert conv.conv_widths(network) in conv.BLOCK_CONFIGS  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ def test_the_gpu_that_is_named_is_made_current(
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: current.append(read(device)))
     config = preset("apex-dqfd", env="ALE/Pong-v5", run__device=name, run__precision="float32")
     try:
-        assert hardware.arithmetic(config) == (torch.device(name.replace("auto", "cuda")),
+        assert hardware.configure_torch(config) == (torch.device(name.replace("auto", "cuda")),
                                                torch.float32, True)  # fmt: skip
     finally:
         torch.set_float32_matmul_precision("highest")
@@ -38,4 +38,6 @@ def test_a_learner_learns_beside_environments_on_other_cores_than_its_own(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     config = preset("apex-dqn", env="ALE/Pong-v5", run__device=device)
-    assert hardware.beside(replace(config, environment__processes=processes)) == beside
+    assert (
+        hardware.is_learning_concurrent(replace(config, environment__processes=processes)) == beside
+    )

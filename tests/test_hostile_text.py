@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from lookfurther.cli.main import main
-from lookfurther.cli.suite import Board, cells
+from lookfurther.cli.suite import StatusBoard, format_row
 from lookfurther.config import from_json, to_json
 from lookfurther.demos import storage
 from lookfurther.demos.episode import Audit, Episode
 from lookfurther.errors import ConfigError, LookFurtherError
-from lookfurther.evaluation.suite import Job
-from lookfurther.system.printable import LONGEST_MESSAGE, printable
-from lookfurther.training.console import Progress
-from tests.forged import CARTPOLE, ROW, settings, write_run
+from lookfurther.evaluation.suite import SuiteJob
+from lookfurther.system.printable import MAX_MESSAGE_LENGTH, make_printable
+from lookfurther.training.console import ProgressDisplay
+from tests.forged import CARTPOLE, METRICS_ROW, cartpole_config, write_run
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 TAGS = "<script>alert(1)</script>"
@@ -46,24 +46,24 @@ def safe(text: str) -> bool:
 
 @hostile
 def test_printable_text_is_one_line_without_commands(name: str) -> None:
-    shown = printable(name)
+    shown = make_printable(name)
     assert shown.isprintable()
-    assert len(printable("n" * 10**7)) == 80
-    assert printable(shown, 10**6) == shown
+    assert len(make_printable("n" * 10**7)) == 80
+    assert make_printable(shown, 10**6) == shown
 
 
 def test_printable_leaves_ordinary_text_as_it_is() -> None:
     for text in ("ALE/Pong-v5", "Montezuma's Revenge, ε 0.01 · 日本語", ""):
-        assert printable(text) == text
-    assert printable("two\nlines") == "two lines"
-    assert printable(ESCAPE) == r"\x1b]0;owned\x07\x1b[2J"
+        assert make_printable(text) == text
+    assert make_printable("two\nlines") == "two lines"
+    assert make_printable(ESCAPE) == r"\x1b]0;owned\x07\x1b[2J"
 
 
 @hostile
 def test_error_is_one_short_line(name: str) -> None:
     message = str(LookFurtherError(f"{name}: {'m' * 10**7}"))
     assert message.isprintable()
-    assert len(message) < 4 * LONGEST_MESSAGE
+    assert len(message) < 4 * MAX_MESSAGE_LENGTH
 
 
 # The terminal
@@ -87,7 +87,7 @@ def test_demonstrations_are_shown_safely(
     planes = np.zeros((2, 4), np.float32)
     audit = Audit(False, 1.0, None, 0, 0, name)
     episode = Episode(planes, np.array([0]), np.ones(1, np.float32), True, 1, audit=audit)
-    place = storage.save("theirs-v0", [episode], CARTPOLE, name, root=tmp_path)
+    place = storage.save_episodes("theirs-v0", [episode], CARTPOLE, name, root=tmp_path)
     metadata = place / "data" / "metadata.json"
     said = json.loads(metadata.read_text())
     ours = json.loads(said["lookfurther"])
@@ -107,9 +107,9 @@ def test_panel_and_notes_are_safe(name: str) -> None:
 
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=100, color_system=None)
-    progress = Progress(100, title=name, console=console)
-    progress.note(name)
-    console.print(progress.panel())
+    progress = ProgressDisplay(100, title=name, console=console)
+    progress.print_message(name)
+    console.print(progress.render_panel())
     assert safe(out.getvalue())
     if name == MARKUP:
         assert out.getvalue().count(MARKUP) == 2
@@ -121,10 +121,10 @@ def test_table_of_a_suite_is_safe(name: str) -> None:
 
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=300, color_system=None)
-    job = Job(settings(env=name, preset=name), "small", note=name)
-    console.print(Board([job], console, None).table(job))
+    job = SuiteJob(cartpole_config(env=name, preset=name), "small", failure=name)
+    console.print(StatusBoard([job], console, None).render_table(job))
     assert safe(out.getvalue())
-    assert cells(job)[0] == printable(name)
+    assert format_row(job)[0] == make_printable(name)
 
 
 # Pages
@@ -133,7 +133,7 @@ def test_table_of_a_suite_is_safe(name: str) -> None:
 @pytest.mark.filterwarnings("ignore:constrained_layout not applied")  # eight long names in a row
 def test_report_escapes_and_shortens_names(tmp_path: Path) -> None:
     for i, name in enumerate(HOSTILE):
-        run = write_run(tmp_path / "runs" / str(i), settings(env=name, preset=name))
+        run = write_run(tmp_path / "runs" / str(i), cartpole_config(env=name, preset=name))
         (run / "versions.json").write_text(json.dumps({"commit": name}))
     assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "page")]) == 0
     page = (tmp_path / "page" / "index.html").read_text()
@@ -143,19 +143,19 @@ def test_report_escapes_and_shortens_names(tmp_path: Path) -> None:
     assert "\x1b" not in page
     assert "n" * 500 not in page
     assert "mathdefault" not in page  # of matplotlib's own mathematics
-    assert f"{ROW['return_low_epsilon']:.2f}" in page
+    assert f"{METRICS_ROW['return_low_epsilon']:.2f}" in page
 
 
 @hostile
 def test_card_is_sound_yaml_and_inert_markdown(name: str, tmp_path: Path) -> None:
     spec = CARTPOLE._replace(env=name.replace(":", ";"))._asdict()
-    config = settings(preset=name)
+    config = cartpole_config(preset=name)
     run = write_run(tmp_path / "run", config, spec=spec)
     (run / "versions.json").write_text(json.dumps({name: name}))
     assert main(["export", str(run), "--out", str(tmp_path / "out")]) == 0
     _, header, body = (tmp_path / "out" / "README.md").read_text().split("---\n", 2)
     *_, tag = header.strip().split("\n")
-    assert json.loads(tag.removeprefix("- ")) == printable(spec["env"])
+    assert json.loads(tag.removeprefix("- ")) == make_printable(spec["env"])
     assert header.count("\n") == 6
     assert safe(body)
     assert "n" * 500 not in body
@@ -171,17 +171,17 @@ def test_card_is_sound_yaml_and_inert_markdown(name: str, tmp_path: Path) -> Non
 
 def test_text_of_any_length_is_refused_by_the_configuration() -> None:
     for field in ("env", "preset"):
-        data = dataclasses.asdict(settings()) | {field: "n" * 10**7}
+        data = dataclasses.asdict(cartpole_config()) | {field: "n" * 10**7}
         with pytest.raises(ConfigError, match=f"{field} must have at most 4,096 characters"):
             from_json(json.dumps(data))
-    assert from_json(to_json(settings(env="n" * 4096))).env == "n" * 4096
+    assert from_json(to_json(cartpole_config(env="n" * 4096))).env == "n" * 4096
 
 
 def test_film_shows_names_in_one_line() -> None:
-    from lookfurther.video.draw import TEXT, Pen
-    from lookfurther.video.players import title
+    from lookfurther.video.draw import TEXT_COLOUR, ScaledCanvas
+    from lookfurther.video.players import short_env_title
 
     for name in HOSTILE:
-        Pen(320).text((10, 10), title(name), 20, TEXT)
-        assert title(name).isprintable()
-        assert len(title(name)) <= 400
+        ScaledCanvas(320).draw_text((10, 10), short_env_title(name), 20, TEXT_COLOUR)
+        assert short_env_title(name).isprintable()
+        assert len(short_env_title(name)) <= 400

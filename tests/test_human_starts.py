@@ -11,19 +11,25 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
 
-from lookfurther.config import Environment
+from lookfurther.config import EnvConfig
 from lookfurther.envs import make_envs
 from lookfurther.envs.emulator import Emulator
-from lookfurther.envs.factory import Blueprint
-from lookfurther.envs.human_starts import Restarted, Start, check, frames_of, make_started
-from lookfurther.envs.sync import Lanes
+from lookfurther.envs.factory import EnvFactory
+from lookfurther.envs.human_starts import (
+    HumanStart,
+    HumanStartEnv,
+    check_restorable,
+    make_human_start_envs,
+    max_episode_frames,
+)
+from lookfurther.envs.sync import SyncEnvs
 from lookfurther.errors import EnvironmentFault
 from lookfurther.types import Step
 
 pytest.importorskip("ale_py")
 
 FIRE, REPEAT = 1, 4
-PLAIN = Environment(noops=0, stack=4)
+PLAIN = EnvConfig(noop_max=0, frame_stack=4)
 
 
 def actions(count: int, seed: int = 0) -> list[int]:
@@ -32,17 +38,19 @@ def actions(count: int, seed: int = 0) -> list[int]:
     return [FIRE if t % 3 == 0 else action for t, action in enumerate(chosen)]
 
 
-def moment(env: str, chosen: list[int]) -> Start:
+def moment(env: str, chosen: list[int]) -> HumanStart:
     """Where a game has come to after some steps."""
     emulator = Emulator(env, REPEAT)
     for action in chosen:
         emulator.step(action)
-    return Start(emulator.state(), chosen[-1])
+    return HumanStart(emulator.clone_state(), chosen[-1])
 
 
-def lanes_of(env: str, starts: list[Start], environment: Environment, count: int = 1) -> Lanes:
-    blueprint = Blueprint(partial(Restarted, env, starts, environment), environment)
-    return Lanes(blueprint, range(count), seed=0)
+def lanes_of(
+    env: str, starts: list[HumanStart], environment: EnvConfig, count: int = 1
+) -> SyncEnvs:
+    blueprint = EnvFactory(partial(HumanStartEnv, env, starts, environment), environment)
+    return SyncEnvs(blueprint, range(count), seed=0)
 
 
 def turn(envs: Any, action: int) -> Step:
@@ -100,8 +108,13 @@ def test_a_game_goes_on_as_in_the_vector_environment(game: str, before: int, aft
 def test_the_cap_includes_what_was_played_before_the_start(rest: int) -> None:
     """At a step's end, and in its midst, as in the vector environment."""
     env, chosen = "ALE/Pong-v5", actions(111)
-    settings = Environment(noops=0, stack=4, cap=100 * REPEAT + rest, cap_unit="frames")
-    assert frames_of(settings) == 400 + rest
+    settings = EnvConfig(
+        noop_max=0,
+        frame_stack=4,
+        max_episode_length=100 * REPEAT + rest,
+        episode_length_unit="frames",
+    )
+    assert max_episode_frames(settings) == 400 + rest
     whole = make_envs(env, settings, 1, 0, 1)
     taken = lanes_of(env, [moment(env, chosen[:100])], settings)
     with closing(whole), closing(taken):
@@ -118,15 +131,26 @@ def test_the_cap_includes_what_was_played_before_the_start(rest: int) -> None:
 
 
 def test_frames_of_steps() -> None:
-    assert frames_of(Environment(cap=10, cap_unit="steps", repeat=3)) == 30
+    assert (
+        max_episode_frames(
+            EnvConfig(max_episode_length=10, episode_length_unit="steps", action_repeat=3)
+        )
+        == 30
+    )
 
 
 def test_processes_change_nothing_and_every_start_is_taken() -> None:
     env, chosen = "ALE/Breakout-v5", actions(120)
     starts = [moment(env, chosen[:n]) for n in (3, 20, 41)]
-    settings = Environment(stack=4, sticky=0.25, cap=200, cap_unit="frames", processes=2)
+    settings = EnvConfig(
+        frame_stack=4,
+        sticky_prob=0.25,
+        max_episode_length=200,
+        episode_length_unit="frames",
+        processes=2,
+    )
     here = lanes_of(env, starts, settings, count=3)
-    there = make_started(env, starts, settings, lanes=3, seed=0)
+    there = make_human_start_envs(env, starts, settings, lanes=3, seed=0)
     opened = set()
     with closing(here), closing(there):
         ours, theirs = here.reset(), there.reset()
@@ -138,21 +162,21 @@ def test_processes_change_nothing_and_every_start_is_taken() -> None:
     assert len(opened) == len(starts)
 
 
-class Reel:
+class FakeEmulator:
     """In the place of an emulator: notes the action of each frame."""
 
-    over, frames = False, 0
+    is_over, frame_number = False, 0
 
     def __init__(self) -> None:
         self.played: list[int] = []
 
-    def restore(self, state: bytes) -> None:
+    def restore_state(self, state: bytes) -> None:
         self.played.clear()
 
-    def plane(self) -> np.ndarray:
+    def current_plane(self) -> np.ndarray:
         return np.zeros((1, 84, 84), np.uint8)
 
-    def frame(self, action: int) -> float:
+    def step_frame(self, action: int) -> float:
         self.played.append(action)
         return 1.0
 
@@ -160,10 +184,10 @@ class Reel:
 @pytest.fixture
 def reel(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
     """The frames of steps of 1 and 2 in turn, after a start that held 3."""
-    monkeypatch.setattr("lookfurther.envs.human_starts.Emulator", lambda *_: Reel())
+    monkeypatch.setattr("lookfurther.envs.human_starts.Emulator", lambda *_: FakeEmulator())
 
     def frames(sticky: float, seed: int, steps: int = 2000) -> list[int]:
-        game = Restarted("ALE/Pong-v5", [Start(b"", 3)], Environment(sticky=sticky))
+        game = HumanStartEnv("ALE/Pong-v5", [HumanStart(b"", 3)], EnvConfig(sticky_prob=sticky))
         game.reset(seed=seed)
         for t in range(steps):
             assert game.step(1 + t % 2)[1] == REPEAT
@@ -190,7 +214,9 @@ def test_the_games_own_actions_have_their_meanings() -> None:
     """Pong's third is RIGHT, number 3 of all 18."""
     chosen = [0, 1, 2, 3, 4, 5]
     env, start = "ALE/Pong-v5", moment("ALE/Pong-v5", actions(30))
-    few, all18 = (Restarted(env, [start], Environment(full_actions=full)) for full in (False, True))
+    few, all18 = (
+        HumanStartEnv(env, [start], EnvConfig(full_actions=full)) for full in (False, True)
+    )
     assert (few.action_space, all18.action_space) == (Discrete(6), Discrete(18))
     few.reset(seed=0)
     all18.reset(seed=0)
@@ -201,8 +227,8 @@ def test_the_games_own_actions_have_their_meanings() -> None:
 
 
 def test_a_game_whose_states_do_not_travel_is_refused() -> None:
-    check("ALE/Pong-v5", REPEAT)
+    check_restorable("ALE/Pong-v5", REPEAT)
     with pytest.raises(
         EnvironmentFault, match=r"^ALE/Qbert-v5 cannot be taken up .* no-op starts$"
     ):
-        check("ALE/Qbert-v5", REPEAT)
+        check_restorable("ALE/Qbert-v5", REPEAT)

@@ -21,37 +21,46 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils import RecordConstructorArgs
 
-from lookfurther.config import Environment
-from lookfurther.demos.align import done
-from lookfurther.demos.collect import collect
-from lookfurther.demos.episode import Episode, Tape
-from lookfurther.demos.importers import Imported, action_sequence, atari_demo, read
-from lookfurther.demos.playback import unroll
-from lookfurther.demos.storage import describe as describe_set
-from lookfurther.demos.storage import load, save
-from lookfurther.demos.verify import verify
-from lookfurther.envs.emulator import STANDARD, shrink
+from lookfurther.config import EnvConfig
+from lookfurther.demos.align import imitation_score
+from lookfurther.demos.collect import collect_episodes
+from lookfurther.demos.episode import Episode, InputLog
+from lookfurther.demos.importers import ImportedDemos, action_sequence, atari_demo, import_demos
+from lookfurther.demos.playback import episode_from_log
+from lookfurther.demos.storage import load_episodes, save_episodes
+from lookfurther.demos.storage import read_description as describe_set
+from lookfurther.demos.verify import verify_episode
+from lookfurther.envs.emulator import DEFAULT_VARIANT, resize_by_area
 from lookfurther.errors import DemonstrationError, LookFurtherError
-from tests.sample_recordings import AGAIN, FRAMES, GAME, ONE, OWN, TWO, recording, write_demo
+from tests.sample_recordings import (
+    FIRST_WRITE,
+    GAME,
+    NUM_FRAMES,
+    OWN_ACTIONS,
+    REPEATED_WRITE,
+    SECOND_WRITE,
+    asterix_recording,
+    write_demo,
+)
 
 pytest.importorskip("ale_py")
 
-SHARED = Path(__file__).parents[2] / "shared" / "demos"
+SHARED_DEMOS = Path(__file__).parents[2] / "shared" / "demos"
 
 
-def only(imported: Imported) -> Episode:
+def only_episode(imported: ImportedDemos) -> Episode:
     (episode,) = imported.episodes
     assert episode.audit is not None
     return episode
 
 
-def sound(imported: Imported, score: float) -> Episode:
+def assert_verified(imported: ImportedDemos, score: float) -> Episode:
     """The one episode, whose audit and whose replay both say that it is right."""
-    episode = only(imported)
+    episode = only_episode(imported)
     assert episode.audit is not None
     assert (episode.audit.verified, episode.audit.mismatch) == (True, "")
     assert episode.score == episode.audit.replayed == score
-    assert verify(episode, imported.spec, imported.environment).verified
+    assert verify_episode(episode, imported.spec, imported.env_config).verified
     return episode
 
 
@@ -60,60 +69,66 @@ def sound(imported: Imported, score: float) -> Episode:
 
 @pytest.fixture(scope="module")
 def plain() -> dict[str, Any]:
-    data = recording()
+    data = asterix_recording()
     assert sum(data["rewards"]) > 0
     return data
 
 
 @pytest.mark.parametrize(
     ("writes", "frames"),
-    [([], set()), ([ONE], {100}), ([ONE, TWO, AGAIN], {100, 200, 300})],
+    [
+        ([], set()),
+        ([FIRST_WRITE], {100}),
+        ([FIRST_WRITE, SECOND_WRITE, REPEATED_WRITE], {100, 200, 300}),
+    ],
     ids=["none", "first", "every"],
 )
 def test_ram_is_repaired_as_often_as_it_takes(tmp_path: Path, writes: list, frames: set) -> None:
     """What the recording emulator had otherwise is written at the least number of checkpoints."""
-    data = recording(*writes)
+    data = asterix_recording(*writes)
     path = write_demo(tmp_path / "Asterix3.demo", data)
-    episode = sound(read(path), sum(data["rewards"]))
-    assert episode.tape is not None
-    assert set(episode.tape.writes[:, 0].tolist()) == frames
-    assert episode.tape.frames.tolist() == [OWN[a] for a in data["actions"]]
+    episode = assert_verified(import_demos(path), sum(data["rewards"]))
+    assert episode.input_log is not None
+    assert set(episode.input_log.ram_writes[:, 0].tolist()) == frames
+    assert episode.input_log.frame_actions.tolist() == [OWN_ACTIONS[a] for a in data["actions"]]
     assert episode.audit is not None
     assert episode.audit.recorded == episode.score
-    assert episode.audit.compared == FRAMES
+    assert episode.audit.compared == NUM_FRAMES
     counts = {"ram": 3 - len(frames), "ram_repaired": len(frames)}
-    checks = {"score": 1, "rewards": FRAMES} | {name: n for name, n in counts.items() if n}
+    checks = {"score": 1, "rewards": NUM_FRAMES} | {name: n for name, n in counts.items() if n}
     assert episode.audit.checks == checks
 
 
 def test_rewards_may_be_listed_a_frame_late(tmp_path: Path, plain: dict) -> None:
     late = plain | {"rewards": [0.0, *plain["rewards"]]}
-    sound(read(write_demo(tmp_path / "Asterix.demo", late)), sum(plain["rewards"]))
+    assert_verified(
+        import_demos(write_demo(tmp_path / "Asterix.demo", late)), sum(plain["rewards"])
+    )
     later = plain | {"rewards": [0.0, 0.0, *plain["rewards"][:-1]]}
     with pytest.raises(DemonstrationError, match="does not replay as recorded: the reward of fr"):
-        read(write_demo(tmp_path / "Asterix.demo", later))
+        import_demos(write_demo(tmp_path / "Asterix.demo", later))
 
 
 def test_without_rewards_the_checkpoints_are_compared(tmp_path: Path) -> None:
-    data = recording(ONE)
+    data = asterix_recording(FIRST_WRITE)
     score = sum(data.pop("rewards"))
-    episode = sound(read(write_demo(tmp_path / "Asterix.demo", data)), score)
+    episode = assert_verified(import_demos(write_demo(tmp_path / "Asterix.demo", data)), score)
     assert episode.audit is not None
     assert episode.audit.recorded is None
-    data = recording(ONE, TWO)
+    data = asterix_recording(FIRST_WRITE, SECOND_WRITE)
     del data["rewards"]
     with pytest.raises(DemonstrationError, match=r"RAM byte \d+ differs after 200 frames"):
-        read(write_demo(tmp_path / "Asterix.demo", data))
+        import_demos(write_demo(tmp_path / "Asterix.demo", data))
 
 
 def test_a_changed_action_is_not_repaired_away(tmp_path: Path) -> None:
     """Its rewards are those recorded, and RAM writes at the next checkpoint would hide it."""
-    data = recording(ONE)
-    data["actions"][110] = (data["actions"][110] + 3) % len(OWN)
+    data = asterix_recording(FIRST_WRITE)
+    data["actions"][110] = (data["actions"][110] + 3) % len(OWN_ACTIONS)
     path = write_demo(tmp_path / "Asterix.demo", data)
     with pytest.raises(DemonstrationError, match="RAM byte 41 differs after 200 frames; force"):
-        read(path)
-    audit = only(read(path, force=True)).audit
+        import_demos(path)
+    audit = only_episode(import_demos(path, force=True)).audit
     assert audit is not None
     assert (audit.verified, audit.replayed, audit.checks) == (False, sum(data["rewards"]), {})
 
@@ -122,8 +137,8 @@ def test_a_mismatch_is_refused_and_when_forced_marked(tmp_path: Path, plain: dic
     other = plain | {"rewards": [*plain["rewards"][:-1], 7.0]}
     path = write_demo(tmp_path / "Asterix.demo", other)
     with pytest.raises(DemonstrationError, match="reward of frame 319 is 0, recorded 7; force"):
-        read(path)
-    episode = only(read(path, force=True))
+        import_demos(path)
+    episode = only_episode(import_demos(path, force=True))
     assert episode.audit is not None
     assert not episode.audit.verified
     assert episode.audit.mismatch == "the reward of frame 319 is 0, recorded 7"
@@ -133,10 +148,10 @@ def test_a_mismatch_is_refused_and_when_forced_marked(tmp_path: Path, plain: dic
 def test_the_game_is_the_files_name_or_said(tmp_path: Path, plain: dict) -> None:
     path = write_demo(tmp_path / "mine.demo", plain)
     with pytest.raises(DemonstrationError, match=r"mine\.demo does not say its game: name it with"):
-        read(path)
-    sound(read(path, GAME), sum(plain["rewards"]))
+        import_demos(path)
+    assert_verified(import_demos(path, GAME), sum(plain["rewards"]))
     with pytest.raises(DemonstrationError, match=r"ALE/Freeway-v5 has only 3 actions of its own"):
-        read(path, "ALE/Freeway-v5")
+        import_demos(path, "ALE/Freeway-v5")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +162,7 @@ def test_the_game_is_the_files_name_or_said(tmp_path: Path, plain: dict) -> None
         ({"actions": ["up"]}, "'up' is not a whole number"),
         ({"actions": [2**40]}, "its pickle holds LONG1"),
         ({"rewards": [0.0]}, "1 rewards for 320 actions"),
-        ({"rewards": [float("nan")] * FRAMES}, "nan is not a finite number"),
+        ({"rewards": [float("nan")] * NUM_FRAMES}, "nan is not a finite number"),
         ({"checkpoint_action_nr": [1]}, "not at ascending frames"),
         ({"checkpoint_action_nr": [300, 200, 100]}, "not at ascending frames"),
         ({"checkpoint_action_nr": [100, 200, 4000]}, "not at ascending frames"),
@@ -157,10 +172,10 @@ def test_the_game_is_the_files_name_or_said(tmp_path: Path, plain: dict) -> None
 )
 def test_a_recording_that_does_not_hold_together_is_refused(tmp_path, plain, change, words) -> None:
     with pytest.raises(DemonstrationError, match=f"is no readable recording: .*{words}"):
-        read(write_demo(tmp_path / "Asterix.demo", plain | change))
+        import_demos(write_demo(tmp_path / "Asterix.demo", plain | change))
 
 
-class Runs:
+class RunsOnUnpickle:
     """Runs something when it is unpickled."""
 
     def __init__(self, call: Callable, *arguments: Any) -> None:
@@ -177,16 +192,22 @@ LONG_BOMB = b"\x80\x03\x8b\xff\xff\xff\x7f" + b"\xff" * 100 + b"."
 @pytest.mark.parametrize(
     "hostile",
     [
-        lambda ran: pickle.dumps(Runs(Path.touch, Path(ran))),
-        lambda ran: pickle.dumps({"actions": Runs(os.system, f"touch {ran}")}, protocol=2),
-        lambda ran: pickle.dumps({"actions": Runs(eval, f"open({ran!r}, 'w')")}, protocol=3),
+        lambda ran: pickle.dumps(RunsOnUnpickle(Path.touch, Path(ran))),
+        lambda ran: pickle.dumps(
+            {"actions": RunsOnUnpickle(os.system, f"touch {ran}")}, protocol=2
+        ),
+        lambda ran: pickle.dumps(
+            {"actions": RunsOnUnpickle(eval, f"open({ran!r}, 'w')")}, protocol=3
+        ),
         lambda ran: b"cnumpy\nfromfile\n(X\x04\x00\x00\x00/etctR.",
         lambda ran: b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nJ\xff\xff\xff\x7ftR.",
         lambda ran: MEMO_BOMB,
         lambda ran: LONG_BOMB,
         lambda ran: b"\x80\x03X\xff\xff\xff\x7fa.",
         lambda ran: b"(" * 100_000,
-        lambda ran: pickle.dumps({"actions": np.array([Runs(os.system, f"touch {ran}")])}),
+        lambda ran: pickle.dumps(
+            {"actions": np.array([RunsOnUnpickle(os.system, f"touch {ran}")])}
+        ),
         lambda ran: b"",
         lambda ran: b"not a pickle",
     ],
@@ -196,7 +217,7 @@ def test_a_hostile_pickle_runs_nothing_and_takes_nothing(tmp_path: Path, hostile
     path.write_bytes(hostile(str(ran)))
     tracemalloc.start()
     with pytest.raises(DemonstrationError, match="is no readable recording") as caught:
-        atari_demo.recorded(path)
+        atari_demo.load_recording(path)
     assert tracemalloc.get_traced_memory()[1] < 20e6
     tracemalloc.stop()
     assert not ran.exists()
@@ -208,8 +229,10 @@ def test_a_file_cannot_tamper_with_the_reader(tmp_path: Path, plain: dict) -> No
     tamper = b"\x80\x02cnumpy\nndarray\nN}X\x0c\x00\x00\x00__setstate__K\x01s\x86b."
     (tmp_path / "bad.demo").write_bytes(tamper)
     with pytest.raises(DemonstrationError):
-        atari_demo.recorded(tmp_path / "bad.demo")
-    assert len(atari_demo.recorded(write_demo(tmp_path / "good.demo", plain)).rams) == 3
+        atari_demo.load_recording(tmp_path / "bad.demo")
+    assert (
+        len(atari_demo.load_recording(write_demo(tmp_path / "good.demo", plain)).ram_by_frame) == 3
+    )
 
 
 # Action sequences
@@ -218,18 +241,18 @@ def test_a_file_cannot_tamper_with_the_reader(tmp_path: Path, plain: dict) -> No
 @pytest.fixture(scope="module")
 def episode(plain: dict, tmp_path_factory: pytest.TempPathFactory) -> Episode:
     path = tmp_path_factory.mktemp("demo") / "Asterix.demo"
-    return only(read(write_demo(path, recording(ONE))))
+    return only_episode(import_demos(write_demo(path, asterix_recording(FIRST_WRITE))))
 
 
-def given(episode: Episode, **changes: Any) -> dict[str, Any]:
+def sequence_arrays(episode: Episode, **changes: Any) -> dict[str, Any]:
     """An action sequence as a person would write it."""
-    assert episode.tape is not None
+    assert episode.input_log is not None
     arrays = {
         "rom": "asterix",
-        "ale_actions": episode.tape.frames,
+        "ale_actions": episode.input_log.frame_actions,
         "score": int(episode.score),
-        "ram_patch": episode.tape.writes[:, 1:].astype(np.uint8),
-        "patch_frame": int(episode.tape.writes[0, 0]),
+        "ram_patch": episode.input_log.ram_writes[:, 1:].astype(np.uint8),
+        "patch_frame": int(episode.input_log.ram_writes[0, 0]),
     }
     arrays |= changes
     return {name: x for name, x in arrays.items() if x is not None}
@@ -241,7 +264,9 @@ def write_npz(path: Path, arrays: dict[str, Any]) -> Path:
 
 
 def test_an_action_sequence_is_replayed(tmp_path: Path, episode: Episode) -> None:
-    found = sound(read(write_npz(tmp_path / "one.npz", given(episode))), episode.score)
+    found = assert_verified(
+        import_demos(write_npz(tmp_path / "one.npz", sequence_arrays(episode))), episode.score
+    )
     assert found.planes.tobytes() == episode.planes.tobytes()
     assert (found.actions.tolist(), found.terminal) == (episode.actions.tolist(), episode.terminal)
     assert found.audit is not None
@@ -249,46 +274,53 @@ def test_an_action_sequence_is_replayed(tmp_path: Path, episode: Episode) -> Non
 
 
 def test_actions_of_a_sequence_may_be_any_whole_numbers(tmp_path: Path, episode: Episode) -> None:
-    assert episode.tape is not None
+    assert episode.input_log is not None
     for kind in (np.int64, np.int8, np.uint16):
-        wide = given(episode, ale_actions=episode.tape.frames.astype(kind))
-        sound(read(write_npz(tmp_path / "one.npz", wide)), episode.score)
-    below = given(episode, ale_actions=np.full(9, -1), ram_patch=None)
+        wide = sequence_arrays(episode, ale_actions=episode.input_log.frame_actions.astype(kind))
+        assert_verified(import_demos(write_npz(tmp_path / "one.npz", wide)), episode.score)
+    below = sequence_arrays(episode, ale_actions=np.full(9, -1), ram_patch=None)
     with pytest.raises(DemonstrationError, match=r"must be actions of 0 \.\.\. 17"):
-        read(write_npz(tmp_path / "one.npz", below))
+        import_demos(write_npz(tmp_path / "one.npz", below))
 
 
 def test_what_is_exported_is_imported(tmp_path: Path, episode: Episode) -> None:
-    action_sequence.write(tmp_path / "one.npz", episode, GAME)
-    found = sound(read(tmp_path / "one.npz"), episode.score)
+    action_sequence.write_action_sequence(tmp_path / "one.npz", episode, GAME)
+    found = assert_verified(import_demos(tmp_path / "one.npz"), episode.score)
     assert found.planes.tobytes() == episode.planes.tobytes()
     assert found.audit is not None
-    assert found.audit.checks == {"score": 1, "rewards": FRAMES}
+    assert found.audit.checks == {"score": 1, "rewards": NUM_FRAMES}
     assert [p.name for p in tmp_path.iterdir()] == ["one.npz"]
 
 
 def test_rewards_and_score_of_a_sequence_must_be_right(tmp_path: Path, episode: Episode) -> None:
-    assert episode.tape is not None
-    rewards = np.zeros(FRAMES, np.int32)
-    unroll(episode.tape, GAME, watch=lambda e, r: rewards.__setitem__(e.frames - 1, int(r)))
-    sound(read(write_npz(tmp_path / "one.npz", given(episode, rewards=rewards))), episode.score)
-    path = write_npz(tmp_path / "one.npz", given(episode, rewards=rewards[::-1]))
+    assert episode.input_log is not None
+    rewards = np.zeros(NUM_FRAMES, np.int32)
+    episode_from_log(
+        episode.input_log,
+        GAME,
+        on_frame=lambda e, r: rewards.__setitem__(e.frame_number - 1, int(r)),
+    )
+    assert_verified(
+        import_demos(write_npz(tmp_path / "one.npz", sequence_arrays(episode, rewards=rewards))),
+        episode.score,
+    )
+    path = write_npz(tmp_path / "one.npz", sequence_arrays(episode, rewards=rewards[::-1]))
     with pytest.raises(DemonstrationError, match="does not replay as recorded: the reward of fr"):
-        read(path)
-    path = write_npz(tmp_path / "one.npz", given(episode, score=99))
+        import_demos(path)
+    path = write_npz(tmp_path / "one.npz", sequence_arrays(episode, score=99))
     with pytest.raises(DemonstrationError, match=f"the score is {episode.score:g}, recorded 99; "):
-        read(path)
-    audit = only(read(path, force=True)).audit
+        import_demos(path)
+    audit = only_episode(import_demos(path, force=True)).audit
     assert audit is not None
     assert (audit.verified, audit.recorded, audit.replayed) == (False, 99, episode.score)
 
 
 def test_a_sequence_that_outlasts_its_game_is_refused(tmp_path: Path, episode: Episode) -> None:
     long = np.full(9000, 1, np.uint8)
-    path = write_npz(tmp_path / "one.npz", given(episode, ale_actions=long, score=0))
+    path = write_npz(tmp_path / "one.npz", sequence_arrays(episode, ale_actions=long, score=0))
     with pytest.raises(DemonstrationError, match=r"the game is over at frame \d+ of 9000; force"):
-        read(path)
-    forced = only(read(path, force=True))
+        import_demos(path)
+    forced = only_episode(import_demos(path, force=True))
     assert forced.terminal
     assert len(forced) < 2250
 
@@ -307,25 +339,25 @@ def test_a_sequence_that_outlasts_its_game_is_refused(tmp_path: Path, episode: E
         ({"patch_frame": np.zeros(2)}, "patch_frame must be one value"),
         ({"ram_writes": np.zeros((2, 2), int)}, "rows of frame, address, value"),
         ({"rewards": np.zeros(3)}, r"rewards of shape \(3,\) for 320 actions"),
-        ({"rewards": np.full(FRAMES, np.nan)}, "rewards of shape"),
+        ({"rewards": np.full(NUM_FRAMES, np.nan)}, "rewards of shape"),
         ({"extra": 1}, "it holds 'extra.npy'"),
         ({"score": np.array([object()])}, "an array of object"),
     ],
 )
 def test_a_sequence_that_cannot_be_is_refused(tmp_path, episode, changes, words) -> None:
-    path = write_npz(tmp_path / "one.npz", given(episode, **changes))
+    path = write_npz(tmp_path / "one.npz", sequence_arrays(episode, **changes))
     with pytest.raises(DemonstrationError, match=words) as caught:
-        read(path)
+        import_demos(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_sequence_of_another_game_is_refused(tmp_path: Path, episode: Episode) -> None:
     with pytest.raises(DemonstrationError, match="is of asterix, not of ALE/Pong-v5"):
-        read(write_npz(tmp_path / "one.npz", given(episode)), "ALE/Pong-v5")
+        import_demos(write_npz(tmp_path / "one.npz", sequence_arrays(episode)), "ALE/Pong-v5")
 
 
-def npy(shape: tuple[int, ...], data: bytes, descr: str = "|u1") -> bytes:
+def npy_bytes(shape: tuple[int, ...], data: bytes, descr: str = "|u1") -> bytes:
     file = io.BytesIO()
     header = {"descr": descr, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
@@ -335,21 +367,21 @@ def npy(shape: tuple[int, ...], data: bytes, descr: str = "|u1") -> bytes:
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        ("ale_actions.npy", npy((10**12,), b"\0"), "1 numbers for the shape"),
-        ("ale_actions.npy", npy((1,), pickle.dumps(1), "|O"), "an array of object"),
-        ("ale_actions.npy", npy((2**25,), bytes(2**25)), "more than 33554432 bytes"),
-        ("../ale_actions.npy", npy((1,), b"\0"), r"it holds '\.\./ale_actions\.npy'"),
+        ("ale_actions.npy", npy_bytes((10**12,), b"\0"), "1 numbers for the shape"),
+        ("ale_actions.npy", npy_bytes((1,), pickle.dumps(1), "|O"), "an array of object"),
+        ("ale_actions.npy", npy_bytes((2**25,), bytes(2**25)), "more than 33554432 bytes"),
+        ("../ale_actions.npy", npy_bytes((1,), b"\0"), r"it holds '\.\./ale_actions\.npy'"),
         ("ale_actions.npy", b"", "EOF|magic"),
         ("ale_actions.npy", b"\x93NUMPY\x01\x00\x04\x00(((((", "EOF|header"),
     ],
 )
 def test_a_hostile_archive_is_refused_unread(tmp_path, episode, name, data, words) -> None:
-    path = write_npz(tmp_path / "one.npz", given(episode, ale_actions=None))
+    path = write_npz(tmp_path / "one.npz", sequence_arrays(episode, ale_actions=None))
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr(name, data)
     tracemalloc.start()
     with pytest.raises(DemonstrationError, match=words):
-        read(path)
+        import_demos(path)
     assert tracemalloc.get_traced_memory()[1] < 20e6
     tracemalloc.stop()
 
@@ -359,11 +391,11 @@ def test_what_no_reader_knows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         DemonstrationError, match=r"is none of \.demo, \.npz, \.hdf5 nor the folder"
     ):
-        read(tmp_path / "notes.txt")
+        import_demos(tmp_path / "notes.txt")
     with pytest.raises(DemonstrationError, match="there is no file"):
-        read(tmp_path / "nothing.npz")
+        import_demos(tmp_path / "nothing.npz")
     with pytest.raises(DemonstrationError, match="holds no Minari dataset"):
-        read(tmp_path)
+        import_demos(tmp_path)
 
 
 # Minari datasets of others
@@ -371,13 +403,13 @@ def test_what_no_reader_knows_is_refused(tmp_path: Path) -> None:
 SEED, STEPS = 7, 60
 
 
-def stored(
+def make_minari_dataset(
     root: Path,
     monkeypatch: pytest.MonkeyPatch,
     env: gymnasium.Env,
-    look: Callable[[Any], Any] = lambda x: x,
+    transform: Callable[[Any], Any] = lambda x: x,
     seed: int | None = SEED,
-    idle: int = 0,
+    noops: int = 0,
     **options: Any,
 ) -> Path:
     """A dataset of some random steps, after `idle` no-ops, made by Minari itself."""
@@ -387,13 +419,13 @@ def stored(
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(root))
     rng = np.random.default_rng(0)
     first, _ = env.reset(seed=SEED)
-    for _ in range(idle):
+    for _ in range(noops):
         first, *_ = env.step(0)
-    observations, actions, rewards, ends = [look(first)], [], [], []
+    observations, actions, rewards, ends = [transform(first)], [], [], []
     while len(actions) < STEPS and not any(ends):
         actions.append(1 if len(actions) % 9 == 0 else int(rng.integers(env.action_space.n)))  # type: ignore[attr-defined]
         x, reward, terminal, _, _ = env.step(actions[-1])
-        observations.append(look(x))
+        observations.append(transform(x))
         rewards.append(float(reward))
         ends.append(bool(terminal))
     buffer = EpisodeBuffer(
@@ -414,15 +446,15 @@ def stored(
     return root / "theirs-v0"
 
 
-def atari(**options: Any) -> gymnasium.Env:
+def make_atari_env(**options: Any) -> gymnasium.Env:
     settings = {"repeat_action_probability": 0.0, "frameskip": 4} | options
     return gymnasium.make(GAME, **settings)
 
 
-quiet = pytest.mark.filterwarnings("ignore::UserWarning")
+ignore_user_warnings = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
-@quiet
+@ignore_user_warnings
 @pytest.mark.parametrize(
     ("form", "jpeg", "options"),
     [
@@ -437,33 +469,35 @@ def test_screens_are_healed_by_a_replay(tmp_path, monkeypatch, form, jpeg, optio
     """Whatever they lost as JPEG: the actions lead to the same rewards and the same last screen."""
     if form != "hdf5":
         pytest.importorskip("pyarrow")
-    path = stored(tmp_path, monkeypatch, atari(**options), data_format=form, jpeg_encoding=jpeg)
-    imported = read(path)
-    episode = only(imported)
+    path = make_minari_dataset(
+        tmp_path, monkeypatch, make_atari_env(**options), data_format=form, jpeg_encoding=jpeg
+    )
+    imported = import_demos(path)
+    episode = only_episode(imported)
     assert len(episode) == STEPS
-    sound(imported, episode.score)
-    assert imported.environment.sticky == options.get("repeat_action_probability", 0.0)
-    save("ours-v0", imported.episodes, imported.spec, "me", tmp_path, imported.environment)
+    assert_verified(imported, episode.score)
+    assert imported.env_config.sticky_prob == options.get("repeat_action_probability", 0.0)
+    save_episodes("ours-v0", imported.episodes, imported.spec, "me", tmp_path, imported.env_config)
 
 
-@quiet
+@ignore_user_warnings
 def test_processed_planes_and_no_ops_are_found_again(tmp_path, monkeypatch) -> None:
     """Stacks of grey planes of another's making, which begin after some no-ops."""
 
     def stack(screen: np.ndarray) -> np.ndarray:
-        plane = shrink(screen.mean(-1).astype(np.uint8))
+        plane = resize_by_area(screen.mean(-1).astype(np.uint8))
         return np.stack([plane * 0, plane * 0, plane * 0, plane], -1)
 
     box = gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
-    env = atari(frameskip=4)
-    path = stored(
-        tmp_path, monkeypatch, env, stack, idle=5, jpeg_encoding=False, observation_space=box
+    env = make_atari_env(frameskip=4)
+    path = make_minari_dataset(
+        tmp_path, monkeypatch, env, stack, noops=5, jpeg_encoding=False, observation_space=box
     )
-    imported = read(path)
-    episode = sound(imported, only(imported).score)
-    assert episode.tape is not None
-    assert len(episode.tape.frames) == 4 * (5 + STEPS)
-    assert (episode.tape.frames[:20] == 0).all()
+    imported = import_demos(path)
+    episode = assert_verified(imported, only_episode(imported).score)
+    assert episode.input_log is not None
+    assert len(episode.input_log.frame_actions) == 4 * (5 + STEPS)
+    assert (episode.input_log.frame_actions[:20] == 0).all()
 
 
 class AtariPreprocessing(gymnasium.Wrapper, RecordConstructorArgs):
@@ -479,7 +513,7 @@ class AtariPreprocessing(gymnasium.Wrapper, RecordConstructorArgs):
         screen, info = self.env.reset(**options)
         for _ in range(self.unwrapped.np_random.integers(1, self.noop_max + 1)):
             screen, *_ = self.env.step(0)
-        return shrink(screen.mean(-1).astype(np.uint8)), info
+        return resize_by_area(screen.mean(-1).astype(np.uint8)), info
 
     def step(self, action: Any) -> Any:
         total, screen, ends = 0.0, np.zeros(0), (False, False)
@@ -488,83 +522,92 @@ class AtariPreprocessing(gymnasium.Wrapper, RecordConstructorArgs):
             total += float(reward)
             if any(ends):
                 break
-        return shrink(screen.mean(-1).astype(np.uint8)), total, *ends, {}
+        return resize_by_area(screen.mean(-1).astype(np.uint8)), total, *ends, {}
 
 
-@quiet
+@ignore_user_warnings
 def test_steps_begin_where_the_no_ops_of_atari_preprocessing_end(tmp_path, monkeypatch) -> None:
     """However many those were: every step is one action, and doing them gives the score."""
-    env = AtariPreprocessing(atari(frameskip=1), noop_max=30)
-    path = stored(tmp_path, monkeypatch, env, jpeg_encoding=False)
-    imported = read(path)
-    episode = sound(imported, only(imported).score)
-    assert episode.tape is not None
-    noops = len(episode.tape.frames) - 4 * STEPS
+    env = AtariPreprocessing(make_atari_env(frameskip=1), noop_max=30)
+    path = make_minari_dataset(tmp_path, monkeypatch, env, jpeg_encoding=False)
+    imported = import_demos(path)
+    episode = assert_verified(imported, only_episode(imported).score)
+    assert episode.input_log is not None
+    noops = len(episode.input_log.frame_actions) - 4 * STEPS
     assert noops % 4
-    assert episode.tape.phase == noops % 4
+    assert episode.input_log.phase == noops % 4
     assert episode.audit is not None
     assert episode.audit.ambiguous == 0
     assert episode.audit.checks == {"rewards": STEPS, "end": 1, "last_picture": 1}
-    assert done(episode, GAME, 4) == episode.score > 0
+    assert imitation_score(episode, GAME, 4) == episode.score > 0
 
 
-@quiet
+@ignore_user_warnings
 def test_what_no_replay_gives_is_refused_and_when_forced_marked(tmp_path, monkeypatch) -> None:
     def stranger(screen: np.ndarray) -> np.ndarray:
         return 255 - screen
 
-    path = stored(tmp_path, monkeypatch, atari(), stranger, jpeg_encoding=False)
-    monkeypatch.setattr("lookfurther.demos.importers.minari.NOOPS", 1)
+    path = make_minari_dataset(
+        tmp_path, monkeypatch, make_atari_env(), stranger, jpeg_encoding=False
+    )
+    monkeypatch.setattr("lookfurther.demos.importers.minari.MAX_NOOPS", 1)
     with pytest.raises(DemonstrationError, match="episode 0: its actions do not lead to its rew"):
-        read(path)
-    imported = read(path, force=True)
-    episode = only(imported)
+        import_demos(path)
+    imported = import_demos(path, force=True)
+    episode = only_episode(imported)
     assert episode.audit is not None
     assert not episode.audit.verified
-    assert episode.tape is None
+    assert episode.input_log is None
     assert (len(episode), episode.planes.shape) == (STEPS, (STEPS + 1, 1, 84, 84))
     chosen = np.random.default_rng(0)  # as in `stored`, of the game's own actions
-    picks = [1 if i % 9 == 0 else int(chosen.integers(len(OWN))) for i in range(STEPS)]
-    assert episode.actions.tolist() == [OWN[i] for i in picks]
-    save("ours-v0", imported.episodes, imported.spec, "me", tmp_path, imported.environment)
+    picks = [1 if i % 9 == 0 else int(chosen.integers(len(OWN_ACTIONS))) for i in range(STEPS)]
+    assert episode.actions.tolist() == [OWN_ACTIONS[i] for i in picks]
+    save_episodes("ours-v0", imported.episodes, imported.spec, "me", tmp_path, imported.env_config)
 
 
-def black(screen: np.ndarray) -> np.ndarray:
+def black_plane(screen: np.ndarray) -> np.ndarray:
     return np.zeros((84, 84), np.uint8)
 
 
-def colours(screen: np.ndarray) -> np.ndarray:
-    return np.repeat((255 - shrink(screen[..., 0]))[..., None], 3, -1)
+def rgb_plane(screen: np.ndarray) -> np.ndarray:
+    return np.repeat((255 - resize_by_area(screen[..., 0]))[..., None], 3, -1)
 
 
-def shares(screen: np.ndarray) -> np.ndarray:
-    return (1 - shrink(screen[..., 0]) / np.float32(255)).astype(np.float32)
+def float_plane(screen: np.ndarray) -> np.ndarray:
+    return (1 - resize_by_area(screen[..., 0]) / np.float32(255)).astype(np.float32)
 
 
-@quiet
+@ignore_user_warnings
 @pytest.mark.parametrize(
     ("look", "words"),
-    [(black, "its pictures are black"), (colours, r"\(84, 84, 3\) are no screens or grey planes")],
+    [
+        (black_plane, "its pictures are black"),
+        (rgb_plane, r"\(84, 84, 3\) are no screens or grey planes"),
+    ],
 )
 def test_force_does_not_store_pictures_that_show_nothing(
     tmp_path, monkeypatch, look, words
 ) -> None:
     shape = look(np.zeros((210, 160, 3), np.uint8)).shape
     box = gymnasium.spaces.Box(0, 255, shape, np.uint8)
-    monkeypatch.setattr("lookfurther.demos.importers.minari.NOOPS", 0)
-    path = stored(tmp_path, monkeypatch, atari(), look, jpeg_encoding=False, observation_space=box)
+    monkeypatch.setattr("lookfurther.demos.importers.minari.MAX_NOOPS", 0)
+    path = make_minari_dataset(
+        tmp_path, monkeypatch, make_atari_env(), look, jpeg_encoding=False, observation_space=box
+    )
     with pytest.raises(DemonstrationError, match=words):
-        read(path, force=True)
+        import_demos(path, force=True)
 
 
-@quiet
+@ignore_user_warnings
 def test_pictures_of_0_to_1_are_stored_in_full_when_forced(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("lookfurther.demos.importers.minari.NOOPS", 0)
+    monkeypatch.setattr("lookfurther.demos.importers.minari.MAX_NOOPS", 0)
     box = gymnasium.spaces.Box(0, 1, (84, 84), np.float32)
-    path = stored(tmp_path, monkeypatch, atari(), shares, observation_space=box)
-    first, _ = atari().reset(seed=SEED)
-    planes = only(read(path, force=True)).planes
-    assert np.array_equal(planes[0, 0], np.rint(255 * shares(first)).astype(np.uint8))
+    path = make_minari_dataset(
+        tmp_path, monkeypatch, make_atari_env(), float_plane, observation_space=box
+    )
+    first, _ = make_atari_env().reset(seed=SEED)
+    planes = only_episode(import_demos(path, force=True)).planes
+    assert np.array_equal(planes[0, 0], np.rint(255 * float_plane(first)).astype(np.uint8))
 
 
 class Camera(gymnasium.Env):
@@ -582,7 +625,7 @@ class Camera(gymnasium.Env):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
-@quiet
+@ignore_user_warnings
 @pytest.mark.parametrize(
     ("look", "words"),
     [
@@ -596,43 +639,43 @@ def test_force_does_not_store_planes_of_other_channels_or_numbers(
     monkeypatch.setitem(gymnasium.registry, "Camera-v0", Camera.spec)
     sample = look(np.zeros((6, 8, 3), np.uint8))
     box = gymnasium.spaces.Box(0, 255, sample.shape, sample.dtype.type)
-    path = stored(
+    path = make_minari_dataset(
         tmp_path, monkeypatch, Camera(), look, None, jpeg_encoding=False, observation_space=box
     )
     with pytest.raises(DemonstrationError, match=words):
-        read(path, force=True)
+        import_demos(path, force=True)
 
 
-@quiet
+@ignore_user_warnings
 def test_the_mode_and_difficulty_of_a_game_are_kept_and_compared(tmp_path, monkeypatch) -> None:
     """Such a set replays as it was played, and does not train an agent of the standard game."""
     chosen = gymnasium.make(
         "ALE/Freeway-v5", repeat_action_probability=0.0, frameskip=4, mode=1, difficulty=1
     )
-    imported = read(stored(tmp_path, monkeypatch, chosen, jpeg_encoding=False))
-    episode = sound(imported, only(imported).score)
-    assert episode.tape is not None
-    assert episode.tape.variant == (1, 1)
-    save("hard-v0", [episode], imported.spec, "me", tmp_path)
+    imported = import_demos(make_minari_dataset(tmp_path, monkeypatch, chosen, jpeg_encoding=False))
+    episode = assert_verified(imported, only_episode(imported).score)
+    assert episode.input_log is not None
+    assert episode.input_log.variant == (1, 1)
+    save_episodes("hard-v0", [episode], imported.spec, "me", tmp_path)
     with pytest.raises(
         DemonstrationError, match=r"^hard-v0 was made with mode 1 of the game, the training env"
     ):
-        load("hard-v0", imported.spec, tmp_path)
+        load_episodes("hard-v0", imported.spec, tmp_path)
     (facts,) = describe_set("hard-v0", tmp_path).episodes
     assert facts.reel is not None
     assert facts.reel.variant == (1, 1)
-    assert unroll(Tape(episode.tape.frames), "ALE/Freeway-v5").planes.tobytes() != (
-        episode.planes.tobytes()
-    )
+    assert episode_from_log(
+        InputLog(episode.input_log.frame_actions), "ALE/Freeway-v5"
+    ).planes.tobytes() != (episode.planes.tobytes())
 
 
-@quiet
+@ignore_user_warnings
 def test_a_mode_that_a_game_starts_with_is_no_other(tmp_path, monkeypatch) -> None:
     same = gymnasium.make(GAME, repeat_action_probability=0.0, frameskip=4, mode=0, difficulty=0)
-    path = stored(tmp_path, monkeypatch, same, jpeg_encoding=False)
-    episode = only(read(path))
-    assert episode.tape is not None
-    assert episode.tape.variant == STANDARD
+    path = make_minari_dataset(tmp_path, monkeypatch, same, jpeg_encoding=False)
+    episode = only_episode(import_demos(path))
+    assert episode.input_log is not None
+    assert episode.input_log.variant == DEFAULT_VARIANT
     data = path / "data" / "metadata.json"
     for mode, words in ((77, "asterix has no mode 77: it has 0"), ("1", "its mode cannot be '1'")):
         metadata = json.loads(data.read_text())
@@ -641,44 +684,46 @@ def test_a_mode_that_a_game_starts_with_is_no_other(tmp_path, monkeypatch) -> No
         metadata["env_spec"] = json.dumps(named)
         data.write_text(json.dumps(metadata))
         with pytest.raises(LookFurtherError, match=words):
-            read(path)
+            import_demos(path)
 
 
-@quiet
+@ignore_user_warnings
 @pytest.mark.parametrize("form", ["hdf5", "arrow"])
 def test_other_environments_are_imported_as_they_are(tmp_path, monkeypatch, form) -> None:
     if form != "hdf5":
         pytest.importorskip("pyarrow")
-    path = stored(tmp_path, monkeypatch, gymnasium.make("CartPole-v1"), data_format=form)
-    imported = read(path)
-    episode = sound(imported, len(only(imported)))
+    path = make_minari_dataset(
+        tmp_path, monkeypatch, gymnasium.make("CartPole-v1"), data_format=form
+    )
+    imported = import_demos(path)
+    episode = assert_verified(imported, len(only_episode(imported)))
     assert episode.seed == SEED
     assert episode.terminal
     assert imported.spec.env == "CartPole-v1"
 
 
-@quiet
+@ignore_user_warnings
 def test_without_a_seed_an_episode_is_taken_unverified(tmp_path, monkeypatch) -> None:
-    path = stored(tmp_path, monkeypatch, gymnasium.make("CartPole-v1"), seed=None)
-    audit = only(read(path)).audit
+    path = make_minari_dataset(tmp_path, monkeypatch, gymnasium.make("CartPole-v1"), seed=None)
+    audit = only_episode(import_demos(path)).audit
     assert audit is not None
     assert not audit.verified
     assert "neither a seed nor a tape" in audit.mismatch
 
 
-@quiet
+@ignore_user_warnings
 def test_another_seeds_observations_are_refused(tmp_path, monkeypatch) -> None:
-    path = stored(tmp_path, monkeypatch, gymnasium.make("CartPole-v1"), seed=SEED + 1)
+    path = make_minari_dataset(tmp_path, monkeypatch, gymnasium.make("CartPole-v1"), seed=SEED + 1)
     with pytest.raises(DemonstrationError, match="episode 0: step 0: 4 of 4 values of the plane"):
-        read(path)
-    audit = only(read(path, force=True)).audit
+        import_demos(path)
+    audit = only_episode(import_demos(path, force=True)).audit
     assert audit is not None
     assert not audit.verified
 
 
-@quiet
+@ignore_user_warnings
 def test_no_code_that_a_dataset_names_is_run(tmp_path, monkeypatch) -> None:
-    path = stored(tmp_path / "sets", monkeypatch, gymnasium.make("CartPole-v1"))
+    path = make_minari_dataset(tmp_path / "sets", monkeypatch, gymnasium.make("CartPole-v1"))
     (tmp_path / "hostile.py").write_text(
         f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()"
     )
@@ -689,14 +734,14 @@ def test_no_code_that_a_dataset_names_is_run(tmp_path, monkeypatch) -> None:
         (path / "data" / "metadata.json").write_text(json.dumps(metadata))
         if ":" in name:
             with pytest.raises(DemonstrationError, match="name it with --env"):
-                read(path)
+                import_demos(path)
         else:
-            assert only(read(path)).audit
-    assert only(read(path, "CartPole-v1")).audit
+            assert only_episode(import_demos(path)).audit
+    assert only_episode(import_demos(path, "CartPole-v1")).audit
     assert not (tmp_path / "ran").exists()
 
 
-@quiet
+@ignore_user_warnings
 @pytest.mark.parametrize(
     ("field", "what", "words"),
     [
@@ -708,17 +753,17 @@ def test_no_code_that_a_dataset_names_is_run(tmp_path, monkeypatch) -> None:
     ],
 )
 def test_a_hostile_dataset_is_refused(tmp_path, monkeypatch, field, what, words) -> None:
-    path = stored(tmp_path, monkeypatch, gymnasium.make("CartPole-v1"))
+    path = make_minari_dataset(tmp_path, monkeypatch, gymnasium.make("CartPole-v1"))
     with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
         del file[f"episode_0/{field}"]
         file.create_dataset(f"episode_0/{field}", **what)
     with pytest.raises(DemonstrationError, match=words):
-        read(path)
+        import_demos(path)
 
 
-@quiet
+@ignore_user_warnings
 def test_links_out_of_a_file_are_not_followed(tmp_path, monkeypatch) -> None:
-    path = stored(tmp_path, monkeypatch, gymnasium.make("CartPole-v1"))
+    path = make_minari_dataset(tmp_path, monkeypatch, gymnasium.make("CartPole-v1"))
     data = path / "data" / "main_data.hdf5"
     with h5py.File(tmp_path / "other.hdf5", "w") as file:
         file["rewards"] = np.zeros(3)
@@ -726,27 +771,27 @@ def test_links_out_of_a_file_are_not_followed(tmp_path, monkeypatch) -> None:
         del file["episode_0/rewards"]
         file["episode_0/rewards"] = h5py.ExternalLink(str(tmp_path / "other.hdf5"), "rewards")
     with pytest.raises(DemonstrationError, match="has no rewards of its own"):
-        read(path)
+        import_demos(path)
 
 
 def test_a_set_of_ours_is_replayed_again(tmp_path: Path) -> None:
     def balance(env: Any) -> Callable[[], int]:
         return lambda: int(env.unwrapped.state[2] > 0)
 
-    episodes, spec = collect("CartPole-v1", Environment(), balance, range(2))
-    path = save("mine-v0", episodes, spec, "me", tmp_path)
-    imported = read(path)
+    episodes, spec = collect_episodes("CartPole-v1", EnvConfig(), balance, range(2))
+    path = save_episodes("mine-v0", episodes, spec, "me", tmp_path)
+    imported = import_demos(path)
     assert [e.audit.verified for e in imported.episodes if e.audit] == [True, True]
     changed = [e.__class__(**{**e.__dict__, "seed": 9}) for e in episodes]
-    path = save("other-v0", changed, spec, "me", tmp_path)
+    path = save_episodes("other-v0", changed, spec, "me", tmp_path)
     with pytest.raises(DemonstrationError, match="episode 0: step 0: 4 of 4 values of the plane"):
-        read(path)
-    assert len(read(path, force=True).episodes) == 2
+        import_demos(path)
+    assert len(import_demos(path, force=True).episodes) == 2
 
 
 # The recordings of others, where they are
 
-SCORES = {
+RECORDED_SCORES = {
     "MontezumaRevenge.demo": 71_500,
     "MontezumaRevenge1.demo": 10_100,
     "PrivateEye.demo": 100_400,
@@ -756,9 +801,9 @@ SCORES = {
 }
 
 
-def brought_in(path: Path) -> tuple[str, float, bool, int]:
+def import_recording(path: Path) -> tuple[str, float, bool, int]:
     """Import one file: name, score, whether it is verified, steps."""
-    episode = read(path).episodes[0]
+    episode = import_demos(path).episodes[0]
     assert episode.audit is not None
     return path.name, episode.score, episode.audit.verified, len(episode)
 
@@ -766,19 +811,21 @@ def brought_in(path: Path) -> tuple[str, float, bool, int]:
 @pytest.mark.slow
 def test_other_peoples_recordings_reach_their_scores() -> None:
     """All six of the one kind, and of each game of the other kind the shortest."""
-    if not SHARED.is_dir():
-        pytest.skip(f"no recordings at {SHARED}")
-    claims = dict(SCORES)
+    if not SHARED_DEMOS.is_dir():
+        pytest.skip(f"no recordings at {SHARED_DEMOS}")
+    claims = dict(RECORDED_SCORES)
     shortest: dict[str, tuple[int, Path]] = {}
-    for path in sorted((SHARED / "episodes").glob("*.npz")):
-        arrays = action_sequence.arrays(path)
+    for path in sorted((SHARED_DEMOS / "episodes").glob("*.npz")):
+        arrays = action_sequence.load_arrays(path)
         claims[path.name] = int(arrays["score"])
         candidate = (len(arrays["ale_actions"]), path)
         game = str(arrays["rom"])
         shortest[game] = min(shortest.get(game, candidate), candidate)
     assert len(claims) == 100
-    files = [SHARED / name for name in SCORES] + [path for _, path in shortest.values()]
+    files = [SHARED_DEMOS / name for name in RECORDED_SCORES] + [
+        path for _, path in shortest.values()
+    ]
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        for name, score, verified, steps in pool.map(brought_in, files):
+        for name, score, verified, steps in pool.map(import_recording, files):
             assert (score, verified) == (claims[name], True), name
             assert steps > 100

@@ -47,74 +47,78 @@ LAYERS = {
 RANK = {name: rank for rank, names in enumerate(LAYERS.values()) for name in names}
 
 
-def name_of(path: Path) -> str:
+def module_name(path: Path) -> str:
     """lookfurther/envs/atari.py -> lookfurther.envs.atari."""
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-FILES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def place(module: str) -> str:
+def layer_name(module: str) -> str:
     """The name under which LAYERS knows a module: what follows `lookfurther.`, to the next dot."""
     return module.partition(".")[2].partition(".")[0]
 
 
-def absolute(module: str, node: ast.ImportFrom) -> str:
+def absolute_import(module: str, node: ast.ImportFrom) -> str:
     """What `from ..x import y` in `module` names, in full."""
     package = module if FILES[module].name == "__init__.py" else module.rpartition(".")[0]
     return resolve_name("." * node.level + (node.module or ""), package)
 
 
-def imports(module: str) -> set[str]:
+def imported_modules(module: str) -> set[str]:
     """Every module that `module` imports, wherever in the file."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(FILES[module].read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            source = absolute(module, node)
+            source = absolute_import(module, node)
             inner = {f"{source}.{alias.name}" for alias in node.names} & FILES.keys()
             found |= inner if len(inner) == len(node.names) else inner | {source}
     return found
 
 
-def ours(module: str) -> set[str]:
-    return {name for name in imports(module) if name.partition(".")[0] == "lookfurther"}
+def imported_package_modules(module: str) -> set[str]:
+    return {name for name in imported_modules(module) if name.partition(".")[0] == "lookfurther"}
 
 
 @pytest.mark.parametrize("module", FILES)
 def test_every_module_has_a_layer(module: str) -> None:
-    assert place(module) in RANK, f"give {module} a layer in tests/test_layers.py"
+    assert layer_name(module) in RANK, f"give {module} a layer in tests/test_layers.py"
 
 
 @pytest.mark.parametrize("module", FILES)
 def test_imports_point_left(module: str) -> None:
     """A layer imports what is left of it."""
-    here = place(module)
-    for other in ours(module):
-        there = place(other)
+    here = layer_name(module)
+    for other in imported_package_modules(module):
+        there = layer_name(other)
         assert RANK[there] <= RANK[here], f"{module} imports {other}"
 
 
-@pytest.mark.parametrize("module", [m for m in FILES if place(m) in LAYERS["equations"]])
+@pytest.mark.parametrize("module", [m for m in FILES if layer_name(m) in LAYERS["equations"]])
 def test_equations_know_torch_and_types_alone(module: str) -> None:
     """Tensors in, tensors out: no settings, no other library."""
-    roots = {name.partition(".")[0] for name in imports(module)} - sys.stdlib_module_names
+    roots = {name.partition(".")[0] for name in imported_modules(module)} - sys.stdlib_module_names
     assert roots <= {"lookfurther", "torch"}
-    assert {place(name) for name in ours(module)} <= {*LAYERS["equations"], "types", "array_api"}
+    assert {layer_name(name) for name in imported_package_modules(module)} <= {
+        *LAYERS["equations"],
+        "types",
+        "array_api",
+    }
 
 
 def test_only_the_runtime_knows_ray() -> None:
-    knows = {m for m in FILES if "ray" in {name.partition(".")[0] for name in imports(m)}}
-    assert {place(m) for m in knows} <= set(LAYERS["training"])
+    knows = {m for m in FILES if "ray" in {name.partition(".")[0] for name in imported_modules(m)}}
+    assert {layer_name(m) for m in knows} <= set(LAYERS["training"])
 
 
 def test_settings_environments_and_the_command_line_start_without_torch() -> None:
     """In a fresh process: torch takes seconds to import, and `--help` should not wait for it."""
     light = ("cli", "config", "presets", "errors", "types", "envs")
-    modules = [module for module in FILES if place(module) in light]
+    modules = [module for module in FILES if layer_name(module) in light]
     assert {"lookfurther.config", "lookfurther.types"} <= set(modules)
     script = (
         "import importlib, sys\n"

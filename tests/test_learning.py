@@ -11,14 +11,14 @@ from gymnasium.spaces import Box, Discrete
 
 from lookfurther import Agent, Config, evaluate, preset, train
 from lookfurther.demos.episode import Episode
-from lookfurther.demos.storage import save
-from lookfurther.envs import describe
+from lookfurther.demos.storage import save_episodes
+from lookfurther.envs import get_spec
 
 # Half a minute of work each, and many times that on a machine with other work to do.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-class Chain(gymnasium.Env):
+class ChainEnv(gymnasium.Env):
     """Twenty cells; one of two actions advances, the other falls back to the start.
 
     Which one advances differs from cell to cell. The only reward waits at the end, and chance
@@ -48,7 +48,7 @@ class Chain(gymnasium.Env):
         return self._see(), 0.0, False, self.time >= 40, {}
 
 
-class Scales(gymnasium.Env):
+class RewardScalesEnv(gymnasium.Env):
     """Episodes of one choice among four, in one of 24 situations told apart by six numbers.
 
     The right choice gives 1,000 in half of the situations and 1 in the others: a thousandfold
@@ -72,13 +72,13 @@ class Scales(gymnasium.Env):
         return self.situations[self.now], reward, True, False, {}
 
 
-def small(name: str, folder: Path, **overrides) -> Config:
+def small_config(name: str, folder: Path, **overrides) -> Config:
     """A few seconds' worth of the small scale."""
     settings = {
         "env": "toy",
         "actor__lanes": 8,
-        "actor__weights_period": 5,
-        "replay__start": 200,
+        "actor__weight_sync_period": 5,
+        "replay__learning_starts": 200,
         "replay__capacity": 20_000,
         "network__hidden": (64,),
         "learner__gamma": 0.99,
@@ -100,29 +100,29 @@ def mean_score(folder: Path, env=None, episodes: int = 50) -> float:
 
 def chain_demo(root: Path) -> str:
     """One walk along the chain."""
-    planes = np.eye(Chain.length, dtype=np.float32)
+    planes = np.eye(ChainEnv.length, dtype=np.float32)
     planes = np.concatenate([planes, planes[-1:]])
-    rewards = np.zeros(Chain.length, np.float32)
+    rewards = np.zeros(ChainEnv.length, np.float32)
     rewards[-1] = 1
-    episode = Episode(planes, Chain.keys.astype(np.int64), rewards, terminal=True)
-    spec = describe(Chain, Config().environment)
-    return str(save("chain/walk-v0", [episode], spec, "by hand", root))
+    episode = Episode(planes, ChainEnv.keys.astype(np.int64), rewards, terminal=True)
+    spec = get_spec(ChainEnv, Config().environment)
+    return str(save_episodes("chain/walk-v0", [episode], spec, "by hand", root))
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_chain_is_walked_with_one_demonstration_and_not_without(tmp_path: Path, seed: int):
     steps = {"run__steps": 12_000, "run__seed": seed}
     demos = (chain_demo(tmp_path / "demos"),)
-    train(small("apex-dqfd", tmp_path / "with", demos=demos, **steps), env=Chain)
-    train(small("no-demos", tmp_path / "without", **steps), env=Chain)
-    assert mean_score(tmp_path / "with", Chain) >= 0.9
-    assert mean_score(tmp_path / "without", Chain) <= 0.1
+    train(small_config("apex-dqfd", tmp_path / "with", demos=demos, **steps), env=ChainEnv)
+    train(small_config("no-demos", tmp_path / "without", **steps), env=ChainEnv)
+    assert mean_score(tmp_path / "with", ChainEnv) >= 0.9
+    assert mean_score(tmp_path / "without", ChainEnv) <= 0.1
 
 
-def right_choices(folder: Path) -> float:
+def optimal_action_rate(folder: Path) -> float:
     """Share of the situations in which the agent chooses right."""
-    chosen = Agent.load(folder).act(Scales.situations)
-    return float((chosen == Scales.right).mean())
+    chosen = Agent.load(folder).act(RewardScalesEnv.situations)
+    return float((chosen == RewardScalesEnv.right).mean())
 
 
 def test_rewards_of_mixed_scale_are_learned_worse_without_the_transform(tmp_path: Path):
@@ -134,12 +134,12 @@ def test_rewards_of_mixed_scale_are_learned_worse_without_the_transform(tmp_path
             settings = {
                 "run__steps": 10_000,
                 "run__seed": seed,
-                "learner__transform": transform,
+                "learner__value_transform": transform,
                 "learner__learning_rate": 3e-3,
                 "learner__samples_per_insert": 32.0,
             }
-            train(small("no-demos", folder, **settings), env=Scales)
-            runs.append(right_choices(folder))
+            train(small_config("no-demos", folder, **settings), env=RewardScalesEnv)
+            runs.append(optimal_action_rate(folder))
         shares[transform] = float(np.mean(runs))
     assert shares["h"] >= 0.65
     assert shares["identity"] <= shares["h"] - 0.2
@@ -147,7 +147,7 @@ def test_rewards_of_mixed_scale_are_learned_worse_without_the_transform(tmp_path
 
 def test_cartpole_is_balanced_without_demonstrations(tmp_path: Path):
     train(
-        small(
+        small_config(
             "no-demos",
             tmp_path / "run",
             env="CartPole-v1",

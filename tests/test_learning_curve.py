@@ -20,8 +20,8 @@ from PIL import Image
 
 from lookfurther.errors import LookFurtherError
 from lookfurther.report import learning_curve as plots
-from lookfurther.report.learning_curve import learning_curve, seeds_curve
-from lookfurther.video.encode import gif
+from lookfurther.report.learning_curve import plot_learning_curve, plot_seed_curves
+from lookfurther.video.encode import write_gif
 
 
 def metrics(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -38,13 +38,13 @@ def line(path: Path, steps: Sequence[int], slope: float) -> Path:
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures that were saved."""
     figures: list[Figure] = []
-    save = plots._save
+    save = plots._save_figure
 
     def keep(figure: Figure, *rest: Any) -> None:
         figures.append(figure)
         save(figure, *rest)
 
-    monkeypatch.setattr(plots, "_save", keep)
+    monkeypatch.setattr(plots, "_save_figure", keep)
     return figures
 
 
@@ -75,7 +75,7 @@ def test_a_learning_curve_shows_the_known_values_of_each_metric(
     other = line(tmp_path / "other.jsonl", [0, 6000], 1e-3)
     out = tmp_path / "deep" / "curve.png"
     run = metrics(tmp_path / "a.jsonl", RUN)
-    learning_curve(run, out, {"expert": 5.0}, {"no TC": other})
+    plot_learning_curve(run, out, {"expert": 5.0}, {"no TC": other})
     upper, lower = drawn[0].axes
     assert curves(upper) == {
         "this run, recent": ([1000, 2000, 3000], [1.0, 2.0, 2.5]),
@@ -98,7 +98,7 @@ def test_a_learning_curve_shows_the_known_values_of_each_metric(
 def test_a_run_without_a_finished_episode_has_a_curve_too(
     tmp_path: Path, drawn: list[Figure]
 ) -> None:
-    learning_curve(metrics(tmp_path / "a.jsonl", RUN[:1]), tmp_path / "a.png")
+    plot_learning_curve(metrics(tmp_path / "a.jsonl", RUN[:1]), tmp_path / "a.png")
     assert [text.get_text() for text in drawn[0].axes[0].texts] == ["no finished episode yet"]
 
 
@@ -110,7 +110,7 @@ def test_seeds_are_averaged_where_all_have_values(tmp_path: Path, drawn: list[Fi
         ],
         "without": [line(tmp_path / "c.jsonl", [0, 1000], 0.5)],
     }
-    seeds_curve(runs, tmp_path / "seeds.png", {"expert": 900.0}, "UnlockPickup")
+    plot_seed_curves(runs, tmp_path / "seeds.png", {"expert": 900.0}, "UnlockPickup")
     (axes,) = drawn[0].axes
     shown = curves(axes)
     for name, start, end, slope in (("with", 200, 800, 2.0), ("without", 0, 1000, 0.5)):
@@ -131,7 +131,7 @@ def test_labels_never_touch_and_keep_their_order(heights: list[float]) -> None:
     figure = Figure(figsize=(8, 5), dpi=100)
     axes = figure.subplots()
     axes.set_ylim(0, 1)
-    plots._label(axes, [(y, f"run {y!r}", "#222222") for y in heights])
+    plots._draw_labels(axes, [(y, f"run {y!r}", "#222222") for y in heights])
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in axes.texts]
     for lower, upper in pairwise(boxes):
@@ -144,11 +144,11 @@ def test_labels_never_touch_and_keep_their_order(heights: list[float]) -> None:
     [(0, "0"), (500, "500"), (2000, "2k"), (250_000, "250k"), (1.5e6, "1.5M"), (2e9, "2G")],
 )
 def test_steps_are_written_short(steps: float, text: str) -> None:
-    assert plots._short(steps) == text
+    assert plots._format_steps(steps) == text
 
 
 def test_scores_have_thousands_separators() -> None:
-    assert [plots._plain(v) for v in (0.01, 0.5, -20, 35_000)] == [
+    assert [plots._format_value(v) for v in (0.01, 0.5, -20, 35_000)] == [
         "0.01",
         "0.5",
         "-20",
@@ -162,11 +162,11 @@ def test_metrics_that_cannot_be_drawn_are_named(tmp_path: Path) -> None:
     short, late = line(tmp_path / "s.jsonl", [0, 1], 1.0), line(tmp_path / "t.jsonl", [5, 9], 1.0)
     out = tmp_path / "x.png"
     with pytest.raises(LookFurtherError, match=r"empty\.jsonl holds no metrics"):
-        learning_curve(empty, out)
+        plot_learning_curve(empty, out)
     with pytest.raises(LookFurtherError, match=r"early\.jsonl holds no return"):
-        seeds_curve({"a": [early]}, out)
+        plot_seed_curves({"a": [early]}, out)
     with pytest.raises(LookFurtherError, match=r"s\.jsonl and its companions share no steps"):
-        seeds_curve({"a": [short, late]}, out)
+        plot_seed_curves({"a": [short, late]}, out)
     assert not out.exists()
 
 
@@ -174,7 +174,7 @@ def test_a_crash_while_drawing_leaves_the_old_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, folder = metrics(tmp_path / "a.jsonl", RUN), tmp_path / "out"
-    learning_curve(run, folder / "a.png")
+    plot_learning_curve(run, folder / "a.png")
     before = (folder / "a.png").read_bytes()
 
     def crash(figure: Figure, path: Path, **_: object) -> None:
@@ -183,7 +183,7 @@ def test_a_crash_while_drawing_leaves_the_old_picture(
 
     monkeypatch.setattr(Figure, "savefig", crash)
     with pytest.raises(OSError, match="No space"):
-        learning_curve(run, folder / "a.png")
+        plot_learning_curve(run, folder / "a.png")
     assert (folder / "a.png").read_bytes() == before
     assert os.listdir(folder) == ["a.png"]
 
@@ -215,7 +215,7 @@ def coloured(colours: int, count: int = 4, seed: int = 0) -> list[np.ndarray]:
 @pytest.mark.parametrize("colours", [2, 3, 16, 17, 254, 255])
 def test_up_to_255_colours_are_exact(tmp_path: Path, colours: int) -> None:
     frames = coloured(colours)
-    gif(frames, tmp_path / "a.gif", fps=10)
+    write_gif(frames, tmp_path / "a.gif", fps=10)
     shown, durations = reopened(tmp_path / "a.gif")
     np.testing.assert_array_equal(shown, frames)
     assert durations == [100] * len(frames)
@@ -225,7 +225,7 @@ def test_up_to_255_colours_are_exact(tmp_path: Path, colours: int) -> None:
 def test_more_colours_are_near(tmp_path: Path) -> None:
     y, x = np.mgrid[:64, :64]
     frames = [np.stack([4 * x, 4 * y, 0 * x + 8 * k], -1).astype(np.uint8) for k in range(8)]
-    gif(frames, tmp_path / "a.gif", fps=10)
+    write_gif(frames, tmp_path / "a.gif", fps=10)
     shown, _ = reopened(tmp_path / "a.gif")
     error = np.abs(np.array(shown).astype(int) - np.array(frames))
     assert error.mean() < 8
@@ -234,7 +234,7 @@ def test_more_colours_are_near(tmp_path: Path) -> None:
 
 def test_one_colour_too_many_costs_that_colour_alone(tmp_path: Path) -> None:
     frames = coloured(256)
-    gif(frames, tmp_path / "a.gif", fps=10)
+    write_gif(frames, tmp_path / "a.gif", fps=10)
     shown, _ = reopened(tmp_path / "a.gif")
     error = np.abs(np.array(shown).astype(int) - np.array(frames)).max(-1)
     assert (error <= 4).mean() > 0.97  # the 5 bits a channel that a film of many colours gets
@@ -243,7 +243,7 @@ def test_one_colour_too_many_costs_that_colour_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fps", [0.5, 7, 15, 30, 50])
 def test_the_speed_is_true_to_a_hundredth_of_a_second(tmp_path: Path, fps: float) -> None:
     frames = coloured(8, count=31)
-    gif(frames, tmp_path / "a.gif", fps)
+    write_gif(frames, tmp_path / "a.gif", fps)
     _, durations = reopened(tmp_path / "a.gif")
     ends = np.cumsum(durations)
     np.testing.assert_allclose(ends, 1000 * np.arange(1, 32) / fps, atol=5.001)
@@ -251,7 +251,7 @@ def test_the_speed_is_true_to_a_hundredth_of_a_second(tmp_path: Path, fps: float
 
 def test_equal_frames_become_one_that_lasts(tmp_path: Path) -> None:
     a, b = coloured(8, count=2)
-    gif([a, a, a, b, b, a], tmp_path / "a.gif", fps=10)
+    write_gif([a, a, a, b, b, a], tmp_path / "a.gif", fps=10)
     shown, durations = reopened(tmp_path / "a.gif")
     np.testing.assert_array_equal(shown, [a, b, a])
     assert durations == [300, 200, 100]
@@ -262,15 +262,15 @@ def test_what_does_not_move_costs_little(tmp_path: Path) -> None:
     frames = [still.repeat(3, 2) for _ in range(50)]
     for i, frame in enumerate(frames):
         frame[0, i] = frame[63, 63 - i] = 128  # two pixels move, far from one another
-    gif(frames[:1], tmp_path / "one.gif", fps=10)
-    gif(frames, tmp_path / "all.gif", fps=10)
+    write_gif(frames[:1], tmp_path / "one.gif", fps=10)
+    write_gif(frames, tmp_path / "all.gif", fps=10)
     assert (tmp_path / "all.gif").stat().st_size < 10 * (tmp_path / "one.gif").stat().st_size
 
 
 def test_scale_repeats_pixels_and_captions_stand_below(tmp_path: Path) -> None:
     frames = coloured(8, count=3)
     captions = ["step 1", "step 1", "a caption far too long for so narrow a picture"]
-    gif(frames, tmp_path / "a.gif", fps=10, scale=3, captions=captions)
+    write_gif(frames, tmp_path / "a.gif", fps=10, scale=3, captions=captions)
     shown, _ = reopened(tmp_path / "a.gif")
     for frame, picture in zip(frames, shown, strict=True):
         np.testing.assert_array_equal(picture[:60], np.kron(frame, np.ones((3, 3, 1))))
@@ -301,5 +301,5 @@ FRAME = np.zeros((4, 5, 3), np.uint8)
 def test_what_cannot_be_animated_is_refused(tmp_path: Path, arguments: Any, message: str) -> None:
     frames, *rest = arguments
     with pytest.raises(LookFurtherError, match=message):
-        gif(frames, tmp_path / "a.gif", *rest)
+        write_gif(frames, tmp_path / "a.gif", *rest)
     assert os.listdir(tmp_path) == []

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lookfurther.losses import (
-    chosen,
     clip_by_global_norm,
     double_q_action,
     huber,
@@ -17,18 +16,19 @@ from lookfurther.losses import (
     tc_loss,
     td_loss,
     td_target,
+    value_of_action,
 )
-from lookfurther.transforms import IDENTITY, transform
+from lookfurther.transforms import IDENTITY, make_value_transform
 
 seeds = st.integers(0, 2**32 - 1)
 quarters = st.integers(-40, 40).map(lambda k: k / 4)  # sums and differences are exact
 
 
-def double(*values: float) -> Tensor:
+def float64_tensor(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def table(*rows: list[float]) -> Tensor:
+def q_table(*rows: list[float]) -> Tensor:
     """A network that is a table: row x holds f(x, .)."""
     return torch.tensor(rows, dtype=torch.float64, requires_grad=True)
 
@@ -42,7 +42,7 @@ def gradients(loss: Tensor, *tables: Tensor) -> list[list[list[float]]]:
 
 
 def test_huber_by_hand() -> None:
-    assert huber(double(0, 0.5, -0.5, 1, -1, 2, -3)).tolist() == [
+    assert huber(float64_tensor(0, 0.5, -0.5, 1, -1, 2, -3)).tolist() == [
         0,
         0.125,
         0.125,
@@ -56,63 +56,72 @@ def test_huber_by_hand() -> None:
 @settings(deadline=None)
 @given(st.floats(-1e6, 1e6))
 def test_huber_has_the_clipped_error_as_its_gradient(x: float) -> None:
-    at = double(x).requires_grad_()
+    at = float64_tensor(x).requires_grad_()
     (slope,) = torch.autograd.grad(huber(at).sum(), at)
     assert slope.item() == max(-1.0, min(1.0, x))
 
 
 def test_td_target_by_hand() -> None:
     """h(6.5 + 3 / 2) = h(8), h(-9.5 + 3 / 2) = h(-8), a terminal 8; and plainly 1 + 0.9 2."""
-    r, discount, q_next = double(6.5, -9.5, 8.0), double(0.5, 0.5, 0.0), double(1.03, 1.03, 77.0)
-    found = td_target(r, discount, q_next, transform("h", 1e-2))
+    r, discount, q_next = (
+        float64_tensor(6.5, -9.5, 8.0),
+        float64_tensor(0.5, 0.5, 0.0),
+        float64_tensor(1.03, 1.03, 77.0),
+    )
+    found = td_target(r, discount, q_next, make_value_transform("h", 1e-2))
     assert found.tolist() == pytest.approx([2.08, -2.08, 2.08], rel=1e-13)
-    plain = td_target(double(1.0), double(0.9), double(2.0), IDENTITY)
+    plain = td_target(float64_tensor(1.0), float64_tensor(0.9), float64_tensor(2.0), IDENTITY)
     assert plain.item() == pytest.approx(2.8, rel=1e-15)
 
 
 def test_td_loss_by_hand() -> None:
-    q_a, target = double(3.65, 3.03, -1.0), double(3.15, 1.03, 2.0)
+    q_a, target = float64_tensor(3.65, 3.03, -1.0), float64_tensor(3.15, 1.03, 2.0)
     assert td_loss(q_a, target).tolist() == pytest.approx([0.125, 1.5, 2.5], rel=1e-13)
 
 
 def test_td_gradient_reaches_only_the_value_of_the_action_taken() -> None:
     """x = 0, a = 1, x' = 1: nothing through the target, whichever network computed it."""
-    online, target_net = table([1, 2], [5, 3]), table([0, 0], [4, 6])
+    online, target_net = q_table([1, 2], [5, 3]), q_table([0, 0], [4, 6])
     a, a_next = torch.tensor([1]), double_q_action(online[[1]])
-    target = td_target(double(-1.0), double(0.5), chosen(target_net[[1]], a_next), IDENTITY)
+    target = td_target(
+        float64_tensor(-1.0),
+        float64_tensor(0.5),
+        value_of_action(target_net[[1]], a_next),
+        IDENTITY,
+    )
     assert target.item() == 1.0  # -1 + 4 / 2: the online net chooses action 0
-    loss = td_loss(chosen(online[[0]], a), target)
+    loss = td_loss(value_of_action(online[[0]], a), target)
     assert loss.item() == 0.5
     assert gradients(loss, online, target_net) == [[[0, 1], [0, 0]], [[0, 0], [0, 0]]]
 
 
 def test_the_online_net_chooses_and_the_target_net_values() -> None:
     """Double DQN: neither the target net's own best nor the online net's value."""
-    online, target_net = double(1, 2, 0).view(1, 3), double(5, -3, 9).view(1, 3)
+    online, target_net = float64_tensor(1, 2, 0).view(1, 3), float64_tensor(5, -3, 9).view(1, 3)
     a_next = double_q_action(online)
     assert a_next.tolist() == [1]
-    assert chosen(target_net, a_next).tolist() == [-3]
+    assert value_of_action(target_net, a_next).tolist() == [-3]
 
 
 def test_chosen_takes_one_value_of_each_row() -> None:
     q = torch.arange(6.0).view(3, 2)
-    assert chosen(q, torch.tensor([1, 0, 1])).tolist() == [1, 2, 5]
+    assert value_of_action(q, torch.tensor([1, 0, 1])).tolist() == [1, 2, 5]
 
 
 def test_tc_loss_by_hand() -> None:
     """Huber of the difference, and nothing where x' is terminal."""
-    q, target = double(3, 3, 0.5, 9), double(1, 2.5, 0.5, 1)
-    assert tc_loss(q, target, double(1, 1, 1, 0)).tolist() == [1.5, 0.125, 0, 0]
+    q, target = float64_tensor(3, 3, 0.5, 9), float64_tensor(1, 2.5, 0.5, 1)
+    assert tc_loss(q, target, float64_tensor(1, 1, 1, 0)).tolist() == [1.5, 0.125, 0, 0]
 
 
 def test_tc_gradient_reaches_only_the_online_net_at_the_next_state_and_action() -> None:
     """x' = 1 and a' = 0; the target network is a constant, even if it could carry a gradient."""
-    online, target_net = table([1, 2], [5, 3]), table([0, 0], [4.5, 6])
+    online, target_net = q_table([1, 2], [5, 3]), q_table([0, 0], [4.5, 6])
     a_next = double_q_action(online[[1]])
-    values = chosen(online[[1]], a_next), chosen(target_net[[1]], a_next)
-    alive = tc_loss(*values, alive=double(1))
+    values = value_of_action(online[[1]], a_next), value_of_action(target_net[[1]], a_next)
+    alive = tc_loss(*values, alive=float64_tensor(1))
     assert gradients(alive, online, target_net) == [[[0, 0], [0.5, 0]], [[0, 0], [0, 0]]]
-    terminal = tc_loss(*values, alive=double(0))
+    terminal = tc_loss(*values, alive=float64_tensor(0))
     assert terminal.item() == 0
     assert gradients(terminal, online) == [[[0, 0], [0, 0]]]
 
@@ -129,7 +138,9 @@ def test_tc_gradient_reaches_only_the_online_net_at_the_next_state_and_action() 
 )
 def test_im_loss_by_hand(q: list[float], a: int, loss: float) -> None:
     """Margin 1/2."""
-    assert im_loss(double(*q).view(1, 3), torch.tensor([a]), double(1), 0.5).tolist() == [loss]
+    assert im_loss(
+        float64_tensor(*q).view(1, 3), torch.tensor([a]), float64_tensor(1), 0.5
+    ).tolist() == [loss]
 
 
 @settings(deadline=None)
@@ -139,14 +150,16 @@ def test_im_loss_is_zero_exactly_when_the_expert_leads_by_the_margin(
 ) -> None:
     a = data.draw(st.integers(0, len(q) - 1))
     lead = min(q[a] - value for b, value in enumerate(q) if b != a)
-    loss = im_loss(double(*q).view(1, -1), torch.tensor([a]), double(1), margin).item()
+    loss = im_loss(
+        float64_tensor(*q).view(1, -1), torch.tensor([a]), float64_tensor(1), margin
+    ).item()
     assert loss == max(0.0, margin - lead)
 
 
 def test_im_gradient_lifts_the_expert_action_and_lowers_the_violator() -> None:
     """Row 0 is violated by action 2, row 1 is satisfied; row 2 is not of the best episode."""
-    q = table([1, 2, 3], [9, 2, 3], [1, 2, 3])
-    loss = im_loss(q, torch.tensor([0, 0, 0]), double(1, 1, 0), 0.5)
+    q = q_table([1, 2, 3], [9, 2, 3], [1, 2, 3])
+    loss = im_loss(q, torch.tensor([0, 0, 0]), float64_tensor(1, 1, 0), 0.5)
     assert loss.tolist() == [2.5, 0, 0]
     assert gradients(loss, q) == [[[-1, 0, 1], [0, 0, 0], [0, 0, 0]]]
 
@@ -176,7 +189,7 @@ def global_norm(tensors: list[Tensor]) -> float:
 
 def test_clip_by_hand() -> None:
     """|(3, 4)| = 5 over two tensors: kept below the limit, halved at 2.5, scaled to any limit."""
-    gradients = [double(3.0), double(4.0)]
+    gradients = [float64_tensor(3.0), float64_tensor(4.0)]
     clipped, norm = clip_by_global_norm(gradients, 2.5)
     assert norm.item() == 5.0
     assert [g.item() for g in clipped] == [1.5, 2.0]

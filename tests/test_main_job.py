@@ -9,13 +9,13 @@ import pytest
 from examples import unlock_pickup
 from lookfurther import Config, replace, train
 from lookfurther.training import loop
-from lookfurther.training.metrics import Clock
-from tests.test_training import assert_equal, newest, timeless
+from lookfurther.training.metrics import TrainingClock
+from tests.test_training import assert_checkpoints_equal, newest_checkpoint, rows_without_times
 
 pytest.importorskip("minigrid")
 
 
-def short(config: Config) -> Config:
+def shorten_config(config: Config) -> Config:
     """The main job with everything it does, in a few updates."""
     return replace(
         config,
@@ -24,17 +24,17 @@ def short(config: Config) -> Config:
         run__evaluate_episodes=2,
         run__log_period=160,
         run__threads=1,
-        replay__start=384,
+        replay__learning_starts=384,
         replay__capacity=2_000,
     )
 
 
 def test_main_job_has_no_limit_of_time() -> None:
-    run = unlock_pickup.settings(Path("demos"), Path("run")).run
+    run = unlock_pickup.make_config(Path("demos"), Path("run")).run
     assert (run.steps, run.minutes, run.checkpoint_minutes) == (80_000, 0, 0)
 
 
-def trained(demos: Path, folder: Path, tick: float, patch: pytest.MonkeyPatch) -> Path:
+def train_example(demos: Path, folder: Path, tick: float, patch: pytest.MonkeyPatch) -> Path:
     """The folder of a run; every reading of its clock is `tick` seconds after the one before."""
     readings: list[None] = []
 
@@ -42,20 +42,20 @@ def trained(demos: Path, folder: Path, tick: float, patch: pytest.MonkeyPatch) -
         readings.append(None)
         return tick * len(readings)
 
-    patch.setattr(loop, "Clock", lambda seconds=0.0: Clock(seconds, now))
-    summary = train(short(unlock_pickup.settings(demos, folder)))
-    assert (summary.step, summary.stopped) == (640, "done")
+    patch.setattr(loop, "TrainingClock", lambda seconds=0.0: TrainingClock(seconds, now))
+    summary = train(shorten_config(unlock_pickup.make_config(demos, folder)))
+    assert (summary.step, summary.stop_reason) == (640, "done")
     return folder
 
 
 def test_main_job_outcome_does_not_depend_on_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    demos, _ = unlock_pickup.demonstrate(tmp_path / "demos")
-    fast = trained(demos, tmp_path / "fast", 1e-6, monkeypatch)
-    slow = trained(demos, tmp_path / "slow", 3600.0, monkeypatch)
-    assert timeless(fast) == timeless(slow)
-    assert_equal(newest(fast), newest(slow))
+    demos, _ = unlock_pickup.collect_demos(tmp_path / "demos")
+    fast = train_example(demos, tmp_path / "fast", 1e-6, monkeypatch)
+    slow = train_example(demos, tmp_path / "slow", 3600.0, monkeypatch)
+    assert rows_without_times(fast) == rows_without_times(slow)
+    assert_checkpoints_equal(newest_checkpoint(fast), newest_checkpoint(slow))
     published = [[path.name for path in sorted(run.glob("*/step_*"))] for run in (fast, slow)]
     assert published[0] == published[1]
 
@@ -64,7 +64,9 @@ def test_main_job_says_how_long_it_takes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(unlock_pickup, "TRIAL", 0.0)  # one turn
-    unlock_pickup.announce(short(unlock_pickup.settings(Path("demos"), Path("run"))))
+    unlock_pickup.print_time_estimate(
+        shorten_config(unlock_pickup.make_config(Path("demos"), Path("run")))
+    )
     said = capsys.readouterr().out
     assert "training takes 640 steps" in said
     assert "minutes at the" in said

@@ -9,27 +9,27 @@ import torch
 from torch import nn
 
 from lookfurther import config
-from lookfurther.master_weights import Weights
-from lookfurther.networks import Head, builder
+from lookfurther.master_weights import MasterWeights
+from lookfurther.networks import DuelingHead, make_network_builder
 from lookfurther.types import Spec
 
 SPEC = Spec("toy", (5,), 1, "float32", 4, 1.0)
 
 
-def network(seed: int = 0) -> nn.Module:
+def make_network(seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
-    return builder(config.Network(hidden=(16, 8)))(SPEC)
+    return make_network_builder(config.NetworkConfig(hidden=(16, 8)))(SPEC)
 
 
 def test_in_float32_the_network_is_its_own_twin() -> None:
-    weights = Weights(network(), torch.float32)
-    assert weights.computing is weights.network
-    assert not weights.kept
+    weights = MasterWeights(make_network(), torch.float32)
+    assert weights.compute_network is weights.network
+    assert not weights.master_tensors
 
 
 def test_the_twin_is_the_rounded_network_but_for_its_heads() -> None:
-    weights = Weights(network(), torch.bfloat16)
-    twin = dict(weights.computing.named_parameters())
+    weights = MasterWeights(make_network(), torch.bfloat16)
+    twin = dict(weights.compute_network.named_parameters())
     heads = {f"head.{n}" for n, _ in weights.network.head.named_parameters()}  # type: ignore[union-attr, operator]
     assert len(heads) == 4
     for name, p in weights.network.named_parameters():
@@ -41,42 +41,42 @@ def test_the_twin_is_the_rounded_network_but_for_its_heads() -> None:
 
 
 def test_refresh_follows_the_network_and_nothing_else_does() -> None:
-    weights = Weights(network(), torch.bfloat16)
-    before = copy.deepcopy(weights.computing.state_dict())
+    weights = MasterWeights(make_network(), torch.bfloat16)
+    before = copy.deepcopy(weights.compute_network.state_dict())
     with torch.no_grad():
         for p in weights.network.parameters():
             p.add_(1.0)
-    stale = weights.computing.state_dict()
+    stale = weights.compute_network.state_dict()
     assert torch.equal(stale["streams.first.weight"], before["streams.first.weight"])
-    weights.refresh()
-    for kept, used in zip(weights.kept, weights.used, strict=True):
+    weights.refresh_compute_network()
+    for kept, used in zip(weights.master_tensors, weights.compute_tensors, strict=True):
         assert torch.equal(used, kept.to(torch.bfloat16))
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_a_copy_takes_all_and_stays_apart(precision: torch.dtype) -> None:
-    one, two = Weights(network(0), precision), Weights(network(1), precision)
+    one, two = MasterWeights(make_network(0), precision), MasterWeights(make_network(1), precision)
     two.copy_(one)
     x = torch.randn(3, 5)
     with one.autocast():
-        assert torch.equal(one.computing(x), two.computing(x))
+        assert torch.equal(one.compute_network(x), two.compute_network(x))
     with torch.no_grad():
         next(one.network.parameters()).add_(1.0)
-    one.refresh()
+    one.refresh_compute_network()
     with one.autocast():
-        assert not torch.equal(one.computing(x), two.computing(x))
+        assert not torch.equal(one.compute_network(x), two.compute_network(x))
 
 
 def test_buffers_exist_once() -> None:
     module = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 4))
-    weights = Weights(module, torch.bfloat16)
+    weights = MasterWeights(module, torch.bfloat16)
     module[0].running_mean.fill_(7.0)  # type: ignore[union-attr, operator]
-    assert weights.computing[0].running_mean is module[0].running_mean  # type: ignore[index]
+    assert weights.compute_network[0].running_mean is module[0].running_mean  # type: ignore[index]
 
 
 def test_heads_resolve_large_values_in_any_precision() -> None:
     """Of values about 200, bfloat16 alone could tell only whole numbers apart."""
-    head = Head(2, 1)
+    head = DuelingHead(2, 1)
     with torch.no_grad():
         head.value.weight.copy_(torch.tensor([[200.0, 0.25]]))
         head.value.bias.zero_()

@@ -18,28 +18,36 @@ from hypothesis import strategies as st
 
 from lookfurther.errors import CheckpointError, LookFurtherError
 from lookfurther.training import metrics as module
-from lookfurther.training.metrics import Clock, Metrics, Returns, memory_gib, plain, read, tag
+from lookfurther.training.metrics import (
+    EpisodeStats,
+    MetricsWriter,
+    TrainingClock,
+    peak_memory_gib,
+    read_metrics,
+    tensorboard_tag,
+    to_json_value,
+)
 from lookfurther.types import Step
 
 
 @pytest.fixture
 def board_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Metrics, "_open_board", staticmethod(lambda events, last: None))
+    monkeypatch.setattr(MetricsWriter, "_open_tensorboard", staticmethod(lambda events, last: None))
 
 
-def opened(folder: Path, resume_at_step: int = -1) -> Metrics:
-    return Metrics(folder / "metrics.jsonl", folder / "events", resume_at_step)
+def open_metrics(folder: Path, resume_at_step: int = -1) -> MetricsWriter:
+    return MetricsWriter(folder / "metrics.jsonl", folder / "events", resume_at_step)
 
 
-def write(folder: Path, rows: list[dict[str, Any]]) -> Path:
-    metrics = opened(folder)
+def write_rows(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    metrics = open_metrics(folder)
     for row in rows:
         metrics.write(row)
     metrics.close()
     return folder / "metrics.jsonl"
 
 
-def strict(line: str) -> Any:
+def parse_strict_json(line: str) -> Any:
     """JSON as the standard has it, which knows neither NaN nor Infinity."""
 
     def refuse(constant: str) -> None:
@@ -63,7 +71,7 @@ def test_values_are_read_as_written_and_what_is_not_finite_is_null(
         "epsilons": [0.1, np.float64("inf"), 2],
         "returns": np.array([1.0, np.nan]),
     }
-    path = write(tmp_path, [row])
+    path = write_rows(tmp_path, [row])
     expected = {
         "step": 3,
         "loss": 0.5,
@@ -73,19 +81,21 @@ def test_values_are_read_as_written_and_what_is_not_finite_is_null(
         "epsilons": [0.1, None, 2],
         "returns": [1.0, None],
     }
-    assert strict(path.read_text()) == expected
-    assert read(path) == [expected]
+    assert parse_strict_json(path.read_text()) == expected
+    assert read_metrics(path) == [expected]
 
 
 @given(st.floats() | st.integers() | st.text() | st.lists(st.floats()))
 def test_plain_values_are_strict_json(value: Any) -> None:
-    assert strict(json.dumps(plain(value), allow_nan=False)) == plain(value)
+    assert parse_strict_json(json.dumps(to_json_value(value), allow_nan=False)) == to_json_value(
+        value
+    )
 
 
 def test_a_row_can_be_read_before_the_file_is_closed(tmp_path: Path, board_off: None) -> None:
-    metrics = opened(tmp_path)
+    metrics = open_metrics(tmp_path)
     metrics.write({"step": 1})
-    assert read(tmp_path / "metrics.jsonl") == [{"step": 1}]
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1}]
     metrics.close()
 
 
@@ -98,49 +108,49 @@ def test_resuming_keeps_exactly_the_whole_rows_up_to_its_step(data: st.DataObjec
     text = "".join(json.dumps(row) + "\n" for row in rows)
     cut = data.draw(st.integers(0, len(text)))
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Metrics, "_open_board", staticmethod(lambda events, last: None))
+        patch.setattr(MetricsWriter, "_open_tensorboard", staticmethod(lambda events, last: None))
         path = Path(name) / "metrics.jsonl"
         path.write_text(text[:cut])
         # A row that lost only its line's end is still whole.
-        whole = [row for row, line in zip(rows, _ends(rows), strict=True) if line <= cut]
-        assert read(path) == whole
-        metrics = opened(Path(name), last)
+        whole = [row for row, line in zip(rows, _line_ends(rows), strict=True) if line <= cut]
+        assert read_metrics(path) == whole
+        metrics = open_metrics(Path(name), last)
         metrics.write({"step": 99})
         metrics.close()
-        assert read(path) == [row for row in whole if row["step"] <= last] + [{"step": 99}]
+        assert read_metrics(path) == [row for row in whole if row["step"] <= last] + [{"step": 99}]
         assert os.listdir(name) == ["metrics.jsonl"]
 
 
-def _ends(rows: list[dict[str, Any]]) -> list[int]:
+def _line_ends(rows: list[dict[str, Any]]) -> list[int]:
     """How many characters a file must have for each row to be whole."""
     sizes = [len(json.dumps(row)) + 1 for row in rows]
     return [sum(sizes[: i + 1]) - 1 for i in range(len(rows))]
 
 
 def test_a_new_run_starts_with_no_rows(tmp_path: Path, board_off: None) -> None:
-    path = write(tmp_path, [{"step": 0}, {"step": 1}])
-    opened(tmp_path).close()
+    path = write_rows(tmp_path, [{"step": 0}, {"step": 1}])
+    open_metrics(tmp_path).close()
     assert path.read_text() == ""
 
 
 def test_a_crash_while_dropping_rows_leaves_the_old_file(
     tmp_path: Path, board_off: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write(tmp_path, [{"step": 1}, {"step": 2}])
+    path = write_rows(tmp_path, [{"step": 1}, {"step": 2}])
 
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module.os, "replace", crash)
     with pytest.raises(KeyboardInterrupt):
-        opened(tmp_path, resume_at_step=1)
-    assert read(path) == [{"step": 1}, {"step": 2}]
+        open_metrics(tmp_path, resume_at_step=1)
+    assert read_metrics(path) == [{"step": 1}, {"step": 2}]
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
 
 
 def test_metrics_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(LookFurtherError, match=r"nowhere\.jsonl: No such file"):
-        read(tmp_path / "nowhere.jsonl")
+        read_metrics(tmp_path / "nowhere.jsonl")
 
 
 class FullDisk:
@@ -159,7 +169,7 @@ class FullDisk:
 def test_a_full_disk_costs_rows_and_one_warning_but_not_the_run(
     tmp_path: Path, board_off: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    metrics = opened(tmp_path)
+    metrics = open_metrics(tmp_path)
     metrics.write({"step": 1})
     file = metrics._file
     metrics._file = FullDisk(file)  # type: ignore[assignment]
@@ -169,7 +179,7 @@ def test_a_full_disk_costs_rows_and_one_warning_but_not_the_run(
     metrics.write({"step": 4})
     metrics.write({"step": 5})
     metrics.close()
-    assert [row["step"] for row in read(tmp_path / "metrics.jsonl")] == [1, 4, 5]
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 4, 5]
     assert capsys.readouterr().err.splitlines() == [
         "warning: cannot write metrics to metrics.jsonl: No space left on device"
     ]
@@ -192,10 +202,10 @@ def test_a_full_disk_costs_rows_and_one_warning_but_not_the_run(
     ],
 )
 def test_tags(key: str, where: str) -> None:
-    assert tag(key) == where
+    assert tensorboard_tag(key) == where
 
 
-def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+def read_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder / "events"))
@@ -207,7 +217,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_tensorboard_shows_finite_numbers_and_forgets_what_a_resume_drops(tmp_path: Path) -> None:
-    write(
+    write_rows(
         tmp_path,
         [
             {"step": 10, "loss": 0.5, "game": "Pong", "list": [1.0]},
@@ -215,10 +225,10 @@ def test_tensorboard_shows_finite_numbers_and_forgets_what_a_resume_drops(tmp_pa
             {"step": 30, "loss": 9.0},
         ],
     )
-    metrics = opened(tmp_path, resume_at_step=20)
+    metrics = open_metrics(tmp_path, resume_at_step=20)
     metrics.write({"step": 30, "loss": 0.125, "episodes": 4})
     metrics.close()
-    assert scalars(tmp_path) == {
+    assert read_scalars(tmp_path) == {
         "loss/total": [(10, 0.5), (20, 0.25), (30, 0.125)],
         "run/episodes": [(30, 4.0)],
     }
@@ -228,8 +238,8 @@ def test_without_tensorboard_there_is_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    path = write(tmp_path, [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}])
-    assert [row["step"] for row in read(path)] == [1, 2]
+    path = write_rows(tmp_path, [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}])
+    assert [row["step"] for row in read_metrics(path)] == [1, 2]
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("warning: no TensorBoard scalars")
 
@@ -241,9 +251,11 @@ def test_a_board_that_fails_later_costs_one_warning(
         def add_scalar(self, *_: object) -> None:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Metrics, "_open_board", staticmethod(lambda events, last: Board()))
-    path = write(tmp_path, [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}])
-    assert len(read(path)) == 2
+    monkeypatch.setattr(
+        MetricsWriter, "_open_tensorboard", staticmethod(lambda events, last: Board())
+    )
+    path = write_rows(tmp_path, [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}])
+    assert len(read_metrics(path)) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -253,32 +265,35 @@ def test_a_board_that_fails_later_costs_one_warning(
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1), st.floats(0, 1e6))
 def test_time_is_the_sum_of_a_clocks_forward_steps(readings: list[float], before: float) -> None:
     ticks = iter(readings)
-    clock = Clock(before, now=lambda: next(ticks))
+    clock = TrainingClock(before, now=lambda: next(ticks))
     forward = before
     for earlier, later in pairwise(readings):
         forward += later - earlier if later > earlier else 0.0
-        assert clock.seconds() == forward
+        assert clock.elapsed_seconds() == forward
 
 
 @given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.integers(0, 1000)), min_size=1))
 def test_rates_are_never_negative_and_always_finite(ticks: list[tuple[float, int]]) -> None:
     now, count = 0.0, 0
-    clock = Clock(now=lambda: now)
+    clock = TrainingClock(now=lambda: now)
     for later, more in ticks:
         now, count = later, count + more
-        assert 0 <= clock.rates(steps=count)["steps"] < math.inf
+        assert 0 <= clock.compute_rates(steps=count)["steps"] < math.inf
 
 
 def test_rates_by_hand() -> None:
     now = 100.0
-    clock = Clock(now=lambda: now)
-    assert clock.rates(steps=5000, updates=0) == {"steps": 0, "updates": 0}  # after a resume
+    clock = TrainingClock(now=lambda: now)
+    assert clock.compute_rates(steps=5000, updates=0) == {
+        "steps": 0,
+        "updates": 0,
+    }  # after a resume
     now = 102.0
-    assert clock.rates(steps=5010, updates=3) == {"steps": 5, "updates": 1.5}
+    assert clock.compute_rates(steps=5010, updates=3) == {"steps": 5, "updates": 1.5}
     now = 90.0  # steps back: no time has passed, the 6 steps wait
-    assert clock.rates(steps=5016, updates=3) == {"steps": 5, "updates": 1.5}
+    assert clock.compute_rates(steps=5016, updates=3) == {"steps": 5, "updates": 1.5}
     now = 94.0
-    assert clock.rates(steps=5018, updates=3) == {"steps": 2, "updates": 0}
+    assert clock.compute_rates(steps=5018, updates=3) == {"steps": 2, "updates": 0}
 
 
 # --- returns
@@ -290,7 +305,7 @@ episodes = st.tuples(
 )
 
 
-def slots(lane: list[Episode]) -> list[dict[str, Any]]:
+def lane_slots(lane: list[Episode]) -> list[dict[str, Any]]:
     """What a lane's environment answers, slot by slot."""
     result: list[dict[str, Any]] = [{"first": True}]
     for rewards, end in lane:
@@ -303,10 +318,10 @@ def slots(lane: list[Episode]) -> list[dict[str, Any]]:
     return result
 
 
-def film(lanes: list[list[Episode]]) -> list[Step]:
+def steps_of_lanes(lanes: list[list[Episode]]) -> list[Step]:
     """The answers of several lanes, until the shortest ends."""
     steps = []
-    for answers in zip(*(slots(lane) for lane in lanes), strict=False):
+    for answers in zip(*(lane_slots(lane) for lane in lanes), strict=False):
 
         def column(name: str, answers: Any = answers) -> np.ndarray:
             return np.array([answer.get(name, 0) for answer in answers])
@@ -317,7 +332,7 @@ def film(lanes: list[list[Episode]]) -> list[Step]:
     return steps
 
 
-def finished(lanes: list[list[Episode]], slots_seen: int) -> list[tuple[float, int, int]]:
+def finished_episodes(lanes: list[list[Episode]], slots_seen: int) -> list[tuple[float, int, int]]:
     """(return, length, lane) of the episodes that ended in time, in their order."""
     found = []
     for lane, lane_episodes in enumerate(lanes):
@@ -330,68 +345,72 @@ def finished(lanes: list[list[Episode]], slots_seen: int) -> list[tuple[float, i
     return [(total, length, lane) for _, lane, total, length in sorted(found)]
 
 
-def mean(values: list[float]) -> float:
+def mean_or_nan(values: list[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
 @settings(max_examples=60)
 @given(st.lists(st.lists(episodes, max_size=6), min_size=1, max_size=4))
 def test_returns_agree_with_counting_by_hand(lanes: list[list[Episode]]) -> None:
-    returns, steps = Returns(len(lanes), keep=5), film(lanes)
+    returns, steps = EpisodeStats(len(lanes), keep=5), steps_of_lanes(lanes)
     for i, step in enumerate(steps):
         if i == len(steps) // 2:  # a resume in the middle of everything changes nothing
             state = returns.state()
-            returns = Returns(len(lanes), keep=5)
+            returns = EpisodeStats(len(lanes), keep=5)
             returns.load_state(state)
-        returns.add(step, range(len(lanes)))
-    every = finished(lanes, len(steps))
+        returns.add_step(step, range(len(lanes)))
+    every = finished_episodes(lanes, len(steps))
     recent = every[-5:]
-    assert returns.episodes == len(every)
-    assert returns.dropped == sum(int(step.dropped.sum()) for step in steps)
-    assert returns.mean() == pytest.approx(mean([r for r, _, _ in recent]), nan_ok=True)
-    assert returns.length() == pytest.approx(mean([n for _, n, _ in recent]), nan_ok=True)
-    low = mean([r for r, _, lane in recent if lane in (0, 2)])
-    assert returns.mean([0, 2]) == pytest.approx(low, nan_ok=True)
+    assert returns.episode_count == len(every)
+    assert returns.dropped_count == sum(int(step.dropped.sum()) for step in steps)
+    assert returns.mean_return() == pytest.approx(
+        mean_or_nan([r for r, _, _ in recent]), nan_ok=True
+    )
+    assert returns.mean_length() == pytest.approx(
+        mean_or_nan([n for _, n, _ in recent]), nan_ok=True
+    )
+    low = mean_or_nan([r for r, _, lane in recent if lane in (0, 2)])
+    assert returns.mean_return([0, 2]) == pytest.approx(low, nan_ok=True)
     best = max((r for r, _, _ in every), default=math.nan)
-    assert returns.best == pytest.approx(best, nan_ok=True)
+    assert returns.best_return == pytest.approx(best, nan_ok=True)
 
 
 def test_the_state_is_a_copy() -> None:
-    (first, second) = film([[([1.0, 1.0], "terminal")]])[:2]
-    returns = Returns(1)
-    returns.add(first, range(1))
-    returns.add(second, range(1))
+    (first, second) = steps_of_lanes([[([1.0, 1.0], "terminal")]])[:2]
+    returns = EpisodeStats(1)
+    returns.add_step(first, range(1))
+    returns.add_step(second, range(1))
     state = returns.state()
     before = {name: array.copy() for name, array in state.items()}
-    returns.add(second, range(1))
+    returns.add_step(second, range(1))
     for name, array in state.items():
         np.testing.assert_array_equal(array, before[name])
 
 
 def test_a_checkpoint_of_other_lanes_is_refused() -> None:
     with pytest.raises(CheckpointError, match="3 lanes, this run 2"):
-        Returns(2).load_state(Returns(3).state())
+        EpisodeStats(2).load_state(EpisodeStats(3).state())
 
 
 def test_episodes_that_cannot_go_on_after_a_resume_begin_at_nothing() -> None:
-    opening, *actions = film([[([1.0, 2.0], "terminal")], [([1.0, 2.0], "terminal")]])[:3]
-    returns = Returns(2)
-    returns.add(opening, range(2))
-    returns.add(actions[0], range(2))
-    returns.cut(np.array([False, True]))
-    returns.add(actions[1], range(2))
-    assert (returns.mean([0]), returns.mean([1])) == (3.0, 2.0)
+    opening, *actions = steps_of_lanes([[([1.0, 2.0], "terminal")], [([1.0, 2.0], "terminal")]])[:3]
+    returns = EpisodeStats(2)
+    returns.add_step(opening, range(2))
+    returns.add_step(actions[0], range(2))
+    returns.reset_lanes(np.array([False, True]))
+    returns.add_step(actions[1], range(2))
+    assert (returns.mean_return([0]), returns.mean_return([1])) == (3.0, 2.0)
 
 
 def test_what_is_under_way_counts_before_an_episode_ends() -> None:
-    returns, none = Returns(3), np.zeros(3, bool)
+    returns, none = EpisodeStats(3), np.zeros(3, bool)
     steps = [([0, 0, 0], [True] * 3), ([2, 5, 9], none), ([1, -1, 0], none), ([7, 0, 0], [0, 1, 0])]
     for reward, first in steps:
         reward, first = np.array(reward, np.float32), np.array(first, bool)
-        returns.add(Step(np.zeros(3), reward, none, none, first, none), range(3))
-    assert returns.under_way(np.array([0, 1])) == 5.0  # 10 and, begun anew, 0
-    assert returns.under_way_best == 10.0
-    assert math.isnan(returns.mean())
+        returns.add_step(Step(np.zeros(3), reward, none, none, first, none), range(3))
+    assert returns.mean_return_in_progress(np.array([0, 1])) == 5.0  # 10 and, begun anew, 0
+    assert returns.best_return_in_progress == 10.0
+    assert math.isnan(returns.mean_return())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the oracle is Linux's")
@@ -399,4 +418,4 @@ def test_memory_is_the_peak_in_gib() -> None:
     status = Path("/proc/self/status").read_text().splitlines()
     (peak,) = (int(line.split()[1]) / 2**20 for line in status if line.startswith("VmHWM"))
     # What started this process may have peaked higher, but not by such a factor.
-    assert 0.99 * peak <= memory_gib() < 64 * peak
+    assert 0.99 * peak <= peak_memory_gib() < 64 * peak

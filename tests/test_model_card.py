@@ -16,8 +16,8 @@ from lookfurther.agent import Agent
 from lookfurther.cli.main import main
 from lookfurther.config import Config, from_json, replace
 from lookfurther.evaluation import results
-from lookfurther.evaluation.results import Conditions, Evaluation
-from lookfurther.networks import builder
+from lookfurther.evaluation.results import Evaluation, EvaluationConditions
+from lookfurther.networks import make_network_builder
 from lookfurther.training import checkpoint
 from lookfurther.types import Spec
 
@@ -26,7 +26,7 @@ CONFIG = replace(
     Config(),
     env=SPEC.env,
     demos=("/somewhere/pong/mine-v0",),
-    environment__sticky=0.25,
+    environment__sticky_prob=0.25,
     network__name="small-conv",
     network__convolutions=(4,),
     network__hidden=(8,),
@@ -36,7 +36,7 @@ CONFIG = replace(
 
 
 def evaluation(step: int, starts: Any = "noop", sticky: float = 0.25) -> Evaluation:
-    conditions = Conditions(SPEC.env, starts, sticky, step=step)
+    conditions = EvaluationConditions(SPEC.env, starts, sticky, step=step)
     return Evaluation(conditions, np.array([1.0, 2, 3, 6]), np.array([9, 9, 9, 9]))
 
 
@@ -45,7 +45,7 @@ def run(tmp_path: Path) -> Path:
     """A run whose best weights are of step 1,200, evaluated, and whose newest are later."""
     folder = tmp_path / "run"
     for place, step in (("best", 1_200), ("checkpoints", 9_000)):
-        weights = {"weights": dict(builder(CONFIG.network)(SPEC).state_dict())}
+        weights = {"weights": dict(make_network_builder(CONFIG.network)(SPEC).state_dict())}
         config = dataclasses.asdict(CONFIG)
         facts = {"step": step, "spec": SPEC._asdict(), "config": config}
         checkpoint.save(folder / place, step, weights, facts, keep=1)
@@ -63,15 +63,17 @@ def test_an_export_loads_as_the_same_agent(run: Path, tmp_path: Path) -> None:
     assert after.spec == before.spec == SPEC
     assert after.config == replace(CONFIG, run__folder="")
     assert from_json((out / "config.json").read_text()) == after.config
-    observations = np.random.default_rng(0).integers(0, 256, (50, *SPEC.observation), np.uint8)
-    assert np.array_equal(before.values(observations), after.values(observations))
+    observations = np.random.default_rng(0).integers(
+        0, 256, (50, *SPEC.observation_shape), np.uint8
+    )
+    assert np.array_equal(before.q_values(observations), after.q_values(observations))
     [file] = out.rglob("*.safetensors")
     state = load_file(file)
     assert all(torch.equal(state[k], v) for k, v in before.network.state_dict().items())
 
 
 def test_an_export_can_be_exported(run: Path, tmp_path: Path) -> None:
-    results.write(run, evaluation(1_200))
+    results.write_evaluation(run, evaluation(1_200))
     one, two = tmp_path / "one", tmp_path / "two"
     assert main(["export", str(run), "--out", str(one)]) == 0
     assert main(["export", str(one), "--out", str(two)]) == 0
@@ -82,8 +84,8 @@ def test_an_export_can_be_exported(run: Path, tmp_path: Path) -> None:
 
 
 def test_the_card_says_what_it_is(run: Path, tmp_path: Path) -> None:
-    results.write(run, evaluation(1_200))
-    results.write(run, evaluation(1_200, "human", 0.0))
+    results.write_evaluation(run, evaluation(1_200))
+    results.write_evaluation(run, evaluation(1_200, "human", 0.0))
     assert main(["export", str(run), "--out", str(tmp_path / "out")]) == 0
     card = (tmp_path / "out" / "README.md").read_text()
     for line in (
@@ -105,7 +107,7 @@ def test_the_card_says_what_it_is(run: Path, tmp_path: Path) -> None:
 
 
 def test_scores_of_other_weights_are_left_out(run: Path, tmp_path: Path) -> None:
-    results.write(run, evaluation(9_000))
+    results.write_evaluation(run, evaluation(9_000))
     assert main(["export", str(run), "--out", str(tmp_path / "out")]) == 0
     assert "Not evaluated." in (tmp_path / "out" / "README.md").read_text()
     assert not (tmp_path / "out" / "evaluation").exists()

@@ -12,7 +12,7 @@ import pytest
 from analysis import moments
 from lookfurther.config import Config
 from lookfurther.demos import catalog
-from lookfurther.demos.episode import Episode, best
+from lookfurther.demos.episode import Episode, best_episode_index
 from lookfurther.types import Spec
 
 pytest.importorskip("ale_py")
@@ -37,13 +37,13 @@ class Imitator:
 
 @pytest.fixture(scope="module")
 def shown() -> tuple[Episode, Spec]:
-    held = catalog.opened("shipped/venture")  # found by search: one action in every step
-    return held.episodes[best(held.episodes)], held.description.spec
+    held = catalog.open_set("shipped/venture")  # found by search: one action in every step
+    return held.episodes[best_episode_index(held.episodes)], held.description.spec
 
 
-def played(shown: tuple[Episode, Spec], until: int) -> list[moments.Game]:
+def played(shown: tuple[Episode, Spec], until: int) -> list[moments.GreedyRollout]:
     agent: Any = Imitator(*shown, until)
-    return moments.played(agent, shown[0], EVERY, STEPS)
+    return moments.play_from_moments(agent, shown[0], EVERY, STEPS)
 
 
 def test_an_imitator_stays_on_the_way(shown: tuple[Episode, Spec]) -> None:
@@ -51,11 +51,11 @@ def test_an_imitator_stays_on_the_way(shown: tuple[Episode, Spec]) -> None:
     games = played(shown, len(episode))
     assert [game.start for game in games] == list(range(0, len(episode), EVERY))
     for game in games[:-2]:
-        found = moments.row(game, episode, STEPS)
+        found = moments.rollout_row(game, episode, STEPS)
         assert found["parting"] is None
         assert found["agent"] == found["human"]
         assert found["human"] == episode.rewards[game.start : game.start + STEPS].sum()
-    assert sum(game.points for game in games) > 0
+    assert sum(game.score for game in games) > 0
 
 
 def test_one_who_knows_nothing_leaves_at_the_first_other_action(
@@ -65,9 +65,9 @@ def test_one_who_knows_nothing_leaves_at_the_first_other_action(
     for game in played(shown, 0):
         others = np.flatnonzero(episode.actions[game.start : game.start + STEPS])
         if len(others):
-            assert game.parting == (game.start + others[0], 1.0, 0.0, True)
+            assert game.divergence == (game.start + others[0], 1.0, 0.0, True)
         else:
-            assert game.parting is None
+            assert game.divergence is None
 
 
 def test_a_run_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

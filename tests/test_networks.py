@@ -12,7 +12,13 @@ from torch import nn
 
 from lookfurther import config
 from lookfurther.errors import ConfigError
-from lookfurther.networks import Dueling, Fold, builder, choose, parameters
+from lookfurther.networks import (
+    DuelingNetwork,
+    SpaceToDepth,
+    choose_network_name,
+    count_parameters,
+    make_network_builder,
+)
 from lookfurther.types import Spec
 
 ATARI = Spec("ALE/Pong-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
@@ -20,16 +26,16 @@ GRID = Spec("grid", (3, 7, 5), 1, "uint8", 6, 10.0)
 VECTOR = Spec("vector", (4,), 2, "float32", 3, 1.0)
 
 
-def build(spec: Spec, **settings: Any) -> Dueling:
+def build_network(spec: Spec, **settings: Any) -> DuelingNetwork:
     torch.manual_seed(0)
-    network = builder(config.Network(**settings))(spec)
-    assert isinstance(network, Dueling)
+    network = make_network_builder(config.NetworkConfig(**settings))(spec)
+    assert isinstance(network, DuelingNetwork)
     return network
 
 
-def observations(spec: Spec, count: int, seed: int = 0) -> torch.Tensor:
+def random_observations(spec: Spec, count: int, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    shape = (count, *spec.observation)
+    shape = (count, *spec.observation_shape)
     if spec.dtype == "float32":
         return torch.randn(shape, generator=generator)
     return torch.randint(int(spec.high) + 1, shape, generator=generator).to(torch.uint8)
@@ -49,8 +55,8 @@ def observations(spec: Spec, count: int, seed: int = 0) -> torch.Tensor:
 )
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_value_for_each_action_of_each_observation(spec: Spec, name: str, batch: int) -> None:
-    x = observations(spec, batch)
-    q = build(spec, name=name)(x)
+    x = random_observations(spec, batch)
+    q = build_network(spec, name=name)(x)
     assert q.shape == (batch, spec.actions)
     assert q.dtype == torch.float32
     assert torch.isfinite(q).all()
@@ -60,7 +66,7 @@ def test_a_value_for_each_action_of_each_observation(spec: Spec, name: str, batc
 
 @pytest.mark.parametrize("spec", [ATARI, GRID, VECTOR], ids=lambda spec: spec.env)
 def test_rows_do_not_see_one_another(spec: Spec) -> None:
-    network, x = build(spec), observations(spec, 4)
+    network, x = build_network(spec), random_observations(spec, 4)
     alone = torch.cat([network(row.unsqueeze(0)) for row in x])
     torch.testing.assert_close(network(x), alone, rtol=1e-4, atol=1e-6)
 
@@ -70,7 +76,7 @@ def test_rows_do_not_see_one_another(spec: Spec) -> None:
 @given(shift=st.floats(-50, 50))
 def test_only_differences_of_advantages_count(spec: Spec, shift: float) -> None:
     """f = V + A - mean A: a constant added to every advantage is gone, one added to V is not."""
-    network, x = build(spec), observations(spec, 2)
+    network, x = build_network(spec), random_observations(spec, 2)
     before = network(x).detach()
     advantage, value = network.head.advantage, network.head.value
     assert isinstance(advantage, nn.Linear)
@@ -81,18 +87,18 @@ def test_only_differences_of_advantages_count(spec: Spec, shift: float) -> None:
         value.bias.add_(shift)
         torch.testing.assert_close(network(x), before + shift, rtol=1e-4, atol=1e-4)
     mean = network(x).mean(-1, keepdim=True)
-    hidden, _ = network.streams(network.torso(network.prepare(x))).chunk(2, -1)
+    hidden, _ = network.streams(network.torso(network.prepare_inputs(x))).chunk(2, -1)
     torch.testing.assert_close(mean, value(hidden), rtol=1e-3, atol=1e-4)
 
 
 def test_the_head_is_value_plus_advantage_less_its_mean() -> None:
-    network = build(VECTOR)
+    network = build_network(VECTOR)
     x = torch.randn(5, 2 * 256, dtype=torch.float64)
     head = network.head.double()
     for_value, for_advantage = x.chunk(2, -1)
     advantage = head.advantage(for_advantage)
     dueling = head.value(for_value) + advantage - advantage.mean(-1, keepdim=True)
-    found = nn.functional.linear(x, *head.product())
+    found = nn.functional.linear(x, *head.combined_weights())
     torch.testing.assert_close(found, dueling)
 
 
@@ -102,7 +108,7 @@ def test_the_standard_network_has_the_size_of_wang_et_al() -> None:
     hidden = 2 * (64 * side * side * 512 + 512)
     heads = (512 * 1 + 1) + (512 * 18 + 18)
     assert convolutions + hidden + heads == 3_300_019
-    assert parameters(build(ATARI, name="dueling")) == 3_300_019
+    assert count_parameters(build_network(ATARI, name="dueling")) == 3_300_019
 
 
 def test_the_deeper_network_has_twice_the_kernels_and_one_more_layer() -> None:
@@ -110,21 +116,21 @@ def test_the_deeper_network_has_twice_the_kernels_and_one_more_layer() -> None:
     hidden = 2 * ((128 * 7 * 7 * 512 + 512) + (512 * 512 + 512))
     heads = (512 * 1 + 1) + (512 * 18 + 18)
     assert convolutions + hidden + heads == 7_253_843
-    assert parameters(build(ATARI, name="dueling-deeper")) == 7_253_843
+    assert count_parameters(build_network(ATARI, name="dueling-deeper")) == 7_253_843
 
 
 def test_small_networks_by_hand() -> None:
     grid = (3 * 32 * 9 + 32) + (32 * 64 * 9 + 64) + 2 * (64 * 7 * 5 * 128 + 128)
-    assert parameters(build(GRID)) == grid + (128 + 1) + (128 * 6 + 6)
+    assert count_parameters(build_network(GRID)) == grid + (128 + 1) + (128 * 6 + 6)
     vector = 2 * ((8 * 256 + 256) + (256 * 256 + 256))
-    assert parameters(build(VECTOR)) == vector + (256 + 1) + (256 * 3 + 3)
+    assert count_parameters(build_network(VECTOR)) == vector + (256 + 1) + (256 * 3 + 3)
 
 
 def test_widths_are_settings() -> None:
-    wide = build(GRID, name="small-conv", convolutions=(5, 6, 7), hidden=(8, 9))
+    wide = build_network(GRID, name="small-conv", convolutions=(5, 6, 7), hidden=(8, 9))
     convolutions = (3 * 5 * 9 + 5) + (5 * 6 * 9 + 6) + (6 * 7 * 9 + 7)
     streams = 2 * ((7 * 35 * 8 + 8) + (8 * 9 + 9)) + (9 + 1) + (9 * 6 + 6)
-    assert parameters(wide) == convolutions + streams
+    assert count_parameters(wide) == convolutions + streams
 
 
 @pytest.mark.parametrize(
@@ -139,9 +145,9 @@ def test_widths_are_settings() -> None:
 )
 def test_auto_goes_by_the_observation(shape: tuple[int, ...], name: str) -> None:
     spec = Spec("any", shape, 1, "float32", 2, 1.0)
-    assert choose(spec) == name
-    assert [(n, p.shape) for n, p in build(spec).named_parameters()] == [
-        (n, p.shape) for n, p in build(spec, name=name).named_parameters()
+    assert choose_network_name(spec) == name
+    assert [(n, p.shape) for n, p in build_network(spec).named_parameters()] == [
+        (n, p.shape) for n, p in build_network(spec, name=name).named_parameters()
     ]
 
 
@@ -158,16 +164,16 @@ def test_auto_goes_by_the_observation(shape: tuple[int, ...], name: str) -> None
 )
 def test_what_does_not_fit_is_refused(spec: Spec, settings: dict, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
-        build(spec, **settings)
+        build_network(spec, **settings)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("spec", [ATARI, GRID, VECTOR], ids=lambda spec: spec.env)
 def test_inputs_are_divided_by_the_largest_value(spec: Spec) -> None:
     """Bytes of 0 ... high are worth what floats of 0 ... 1 are to the same weights."""
-    network, unscaled = build(spec), build(spec._replace(high=1.0))
+    network, unscaled = build_network(spec), build_network(spec._replace(high=1.0))
     unscaled.load_state_dict(network.state_dict())
-    x = observations(spec, 3)
+    x = random_observations(spec, 3)
     torch.testing.assert_close(network(x), unscaled(x.float() / spec.high))
     torch.testing.assert_close(network(x), network(x.float()))
 
@@ -177,8 +183,8 @@ def test_inputs_are_divided_by_the_largest_value(spec: Spec) -> None:
     [(ATARI, "dueling"), (ATARI, "dueling-deeper"), (GRID, "small-conv"), (VECTOR, "mlp")],
 )
 def test_gradients_reach_every_parameter(spec: Spec, name: str) -> None:
-    network = build(spec, name=name)
-    network(observations(spec, 8))[:, 0].sum().backward()
+    network = build_network(spec, name=name)
+    network(random_observations(spec, 8))[:, 0].sum().backward()
     for part, p in network.named_parameters():
         assert p.grad is not None, part
         assert torch.isfinite(p.grad).all(), part
@@ -211,7 +217,7 @@ def test_a_folded_convolution_is_a_plain_one(
     plain = nn.functional.conv2d(x.double(), weight, stride=stride)
     cells = weight.view(out, channels, ratio, stride, ratio, stride).permute(0, 1, 3, 5, 2, 4)
     order = cells if planes else cells.permute(0, 2, 3, 1, 4, 5)  # c dy dx, or dy dx c
-    folded = Fold(stride, planes)(x)
+    folded = SpaceToDepth(stride, planes)(x)
     assert folded.dtype == dtype
     assert folded.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(nn.functional.conv2d(folded.double(), order.flatten(1, 3)), plain)
@@ -220,10 +226,10 @@ def test_a_folded_convolution_is_a_plain_one(
 @pytest.mark.parametrize("spec", [ATARI, GRID, VECTOR], ids=lambda spec: spec.env)
 def test_preparing_leaves_observations_as_they_are(spec: Spec) -> None:
     """In float32 too, where no conversion copies them; into given memory go the same numbers."""
-    network, x = build(spec), observations(spec, 3).float()
+    network, x = build_network(spec), random_observations(spec, 3).float()
     before = x.clone()
-    prepared = network.prepare(x)
-    assert torch.equal(network.prepare(x, torch.full_like(prepared, 7.0)), prepared)
+    prepared = network.prepare_inputs(x)
+    assert torch.equal(network.prepare_inputs(x, torch.full_like(prepared, 7.0)), prepared)
     assert torch.equal(x, before)
     scaled = (x / spec.high).flatten().sort().values  # folding moves pixels, and loses none here
     torch.testing.assert_close(prepared.flatten().sort().values, scaled)
@@ -231,7 +237,7 @@ def test_preparing_leaves_observations_as_they_are(spec: Spec) -> None:
 
 def test_streams_side_by_side_are_streams_one_by_one() -> None:
     """Each stream is relu(W2 relu(W1 x + b1) + b2) of its own weights."""
-    network = build(VECTOR, hidden=(6, 5))
+    network = build_network(VECTOR, hidden=(6, 5))
     x = torch.randn(4, 8)
     both = network.streams(x).chunk(2, -1)
     first = network.streams.first

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from lookfurther.system.openmp import BRIEF, CHOICES, wait_briefly
+from lookfurther.system.openmp import BRIEF_WAITS, WAIT_VARIABLES, set_brief_waits
 
 ROOT = Path(__file__).parents[1]
 TORCH = Path(torch.__file__).parent / "lib"
 
 
-def fresh(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_fresh_python(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A new Python of this checkout, where nobody chose how threads wait."""
-    kept = {name: value for name, value in os.environ.items() if name not in CHOICES}
+    kept = {name: value for name, value in os.environ.items() if name not in WAIT_VARIABLES}
     environment = kept | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"} | variables
     return subprocess.run(
         [sys.executable, *words], env=environment, cwd=ROOT, capture_output=True, text=True
@@ -30,15 +30,15 @@ def fresh(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 )
 def test_wait_policy_of_the_user_is_kept(chosen: dict[str, str]) -> None:
     environment = dict(chosen)
-    wait_briefly(environment)
+    set_brief_waits(environment)
     assert environment == chosen
 
 
 def test_import_chooses_before_torch_is_loaded() -> None:
     code = "import lookfurther, sys; assert 'torch' not in sys.modules; import os"
     shown = "; print(*(f'{n}={os.environ.get(n)}' for n in sys.argv[1:]), sep='\\n')"
-    printed = fresh("-c", code + shown, *BRIEF).stdout.split()
-    assert dict(line.split("=") for line in printed) == BRIEF
+    printed = run_fresh_python("-c", code + shown, *BRIEF_WAITS).stdout.split()
+    assert dict(line.split("=") for line in printed) == BRIEF_WAITS
 
 
 @pytest.mark.skipif(not list(TORCH.glob("libgomp*")), reason="torch has another OpenMP than GNU's")
@@ -53,8 +53,8 @@ def test_import_chooses_before_torch_is_loaded() -> None:
 )
 def test_openmp_spins_briefly(words: tuple[str, ...]) -> None:
     """The library says itself what it read when it was loaded."""
-    said = fresh(*words, OMP_DISPLAY_ENV="VERBOSE").stderr
-    assert f"GOMP_SPINCOUNT = '{BRIEF['GOMP_SPINCOUNT']}'" in said
+    said = run_fresh_python(*words, OMP_DISPLAY_ENV="VERBOSE").stderr
+    assert f"GOMP_SPINCOUNT = '{BRIEF_WAITS['GOMP_SPINCOUNT']}'" in said
 
 
 @pytest.mark.skipif(not list(TORCH.glob("libopenblas.so*")), reason="torch has no OpenBLAS")
@@ -69,4 +69,4 @@ torch.ones(512, 512) @ torch.ones(512, 512)
 (path,) = pathlib.Path(torch.__file__).with_name("lib").glob("libopenblas.so*")
 print(torch.get_num_threads(), ctypes.CDLL(str(path)).openblas_get_num_threads())
 """
-    assert fresh("-c", code).stdout.split() == ["2", "1"]
+    assert run_fresh_python("-c", code).stdout.split() == ["2", "1"]

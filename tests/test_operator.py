@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lookfurther.losses import chosen, double_q_action, td_target
-from lookfurther.transforms import Transform, transform
+from lookfurther.losses import double_q_action, td_target, value_of_action
+from lookfurther.transforms import ValueTransform, make_value_transform
 
 EPS = (1e-3, 1e-2, 0.1, 1.0)
 seeds = st.integers(0, 2**32 - 1)
@@ -46,21 +46,21 @@ def random_q(mdp: Mdp, seed: int, scale: float) -> Tensor:
     return torch.from_numpy(scale * rng.normal(size=tuple(mdp.reward.shape)))
 
 
-def backup(q: Tensor, mdp: Mdp, pair: Transform) -> Tensor:
+def apply_operator(q: Tensor, mdp: Mdp, pair: ValueTransform) -> Tensor:
     """(T_h Q)(x, a): the mean over x' of one sample's target."""
-    v = chosen(q, double_q_action(q))
+    v = value_of_action(q, double_q_action(q))
     discount = mdp.gamma * (~mdp.terminal).double()
     sample = td_target(mdp.reward.unsqueeze(-1), discount, v, pair)  # [X, A, X]
     return (mdp.transition * sample).sum(-1)
 
 
-def iterate(q: Tensor, mdp: Mdp, pair: Transform, times: int) -> Tensor:
+def apply_operator_repeatedly(q: Tensor, mdp: Mdp, pair: ValueTransform, times: int) -> Tensor:
     for _ in range(times):
-        q = backup(q, mdp, pair)
+        q = apply_operator(q, mdp, pair)
     return q
 
 
-def optimal(mdp: Mdp) -> Tensor:
+def optimal_q(mdp: Mdp) -> Tensor:
     """Q*, by policy iteration: no transform, no target, an exact linear solve for each policy."""
     reward, transition = mdp.reward.numpy(), mdp.transition.numpy()
     lives = mdp.gamma * ~mdp.terminal.numpy()
@@ -86,38 +86,42 @@ def test_linear_h_scales_the_optimal_values(
 ) -> None:
     """Prop. 3.1 (i): T_h^k Q -> alpha Q* for h(z) = alpha z, in any MDP."""
     mdp = random_mdp(seed, gamma, deterministic)
-    pair = Transform(lambda z: alpha * z, lambda x: x / alpha)
-    found = iterate(random_q(mdp, seed, alpha * 10), mdp, pair, steps_to_converge(gamma))
-    torch.testing.assert_close(found, alpha * optimal(mdp), rtol=1e-8, atol=1e-8 * alpha)
+    pair = ValueTransform(lambda z: alpha * z, lambda x: x / alpha)
+    found = apply_operator_repeatedly(
+        random_q(mdp, seed, alpha * 10), mdp, pair, steps_to_converge(gamma)
+    )
+    torch.testing.assert_close(found, alpha * optimal_q(mdp), rtol=1e-8, atol=1e-8 * alpha)
 
 
-PAIRS = {
-    **{f"h, eps {eps}": transform("h", eps) for eps in EPS},
-    "identity": transform("identity", 1e-2),
-    "another": Transform(torch.asinh, torch.sinh),
+VALUE_TRANSFORMS = {
+    **{f"h, eps {eps}": make_value_transform("h", eps) for eps in EPS},
+    "identity": make_value_transform("identity", 1e-2),
+    "another": ValueTransform(torch.asinh, torch.sinh),
 }
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", VALUE_TRANSFORMS)
 @settings(deadline=None, max_examples=10)
 @given(seeds, st.floats(0.1, 0.9))
 def test_deterministic_values_converge_to_h_of_the_optimal(
     name: str, seed: int, gamma: float
 ) -> None:
     """Prop. 3.1 (ii): T_h^k Q -> h(Q*) for strictly increasing h, whatever gamma < 1."""
-    mdp, pair = random_mdp(seed, gamma, deterministic=True), PAIRS[name]
-    found = iterate(random_q(mdp, seed, 3.0), mdp, pair, steps_to_converge(gamma))
-    torch.testing.assert_close(found, pair.h(optimal(mdp)), rtol=1e-7, atol=1e-7)
+    mdp, pair = random_mdp(seed, gamma, deterministic=True), VALUE_TRANSFORMS[name]
+    found = apply_operator_repeatedly(random_q(mdp, seed, 3.0), mdp, pair, steps_to_converge(gamma))
+    torch.testing.assert_close(found, pair.h(optimal_q(mdp)), rtol=1e-7, atol=1e-7)
 
 
 def test_the_papers_discount_converges_and_keeps_the_optimal_policy() -> None:
     """gamma = 0.999 is far above 1 / (L_h L_h^-1), yet h^-1 of the iterates nears Q* by gamma^k."""
-    h, h_inv = pair = transform("h", 1e-2)
+    h, h_inv = pair = make_value_transform("h", 1e-2)
     mdp, k = random_mdp(3, 0.999, deterministic=True, scale=1000.0), 2000
-    q_star = optimal(mdp)
-    found = iterate(h(torch.zeros_like(q_star)), mdp, pair, k)
+    q_star = optimal_q(mdp)
+    found = apply_operator_repeatedly(h(torch.zeros_like(q_star)), mdp, pair, k)
     assert (h_inv(found) - q_star).abs().max() <= 0.999**k * q_star.abs().max() * (1 + 1e-6)
-    torch.testing.assert_close(backup(h(q_star), mdp, pair), h(q_star), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        apply_operator(h(q_star), mdp, pair), h(q_star), rtol=1e-12, atol=1e-12
+    )
     assert torch.equal(double_q_action(found), double_q_action(q_star))
 
 
@@ -127,10 +131,10 @@ def test_contraction_in_stochastic_mdps(seed: int, eps: float, share: float, sca
     """Prop. A.1: |T_h Q - T_h U| <= gamma L_h L_h^-1 |Q - U| for gamma < 1 / (L_h L_h^-1)."""
     lipschitz = (0.5 + eps) / eps
     mdp = random_mdp(seed, share / lipschitz, deterministic=False)
-    pair = transform("h", eps)
+    pair = make_value_transform("h", eps)
     q, u = random_q(mdp, seed, scale), random_q(mdp, seed + 1, scale)
     before = (q - u).abs().max()
-    after = (backup(q, mdp, pair) - backup(u, mdp, pair)).abs().max()
+    after = (apply_operator(q, mdp, pair) - apply_operator(u, mdp, pair)).abs().max()
     assert after <= share * before * (1 + 1e-9)
 
 
@@ -139,21 +143,23 @@ def test_contraction_in_stochastic_mdps(seed: int, eps: float, share: float, sca
 def test_a_contraction_has_one_fixed_point(seed: int, eps: float, share: float) -> None:
     """Prop. A.1's use: from anywhere, the iterates meet."""
     mdp = random_mdp(seed, share * eps / (0.5 + eps), deterministic=False)
-    pair = transform("h", eps)
-    ends = [iterate(random_q(mdp, s, 1e3), mdp, pair, 200) for s in (seed, seed + 7)]
+    pair = make_value_transform("h", eps)
+    ends = [
+        apply_operator_repeatedly(random_q(mdp, s, 1e3), mdp, pair, 200) for s in (seed, seed + 7)
+    ]
     torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(backup(ends[0], mdp, pair), ends[0], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(apply_operator(ends[0], mdp, pair), ends[0], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("eps", EPS)
 def test_the_contraction_factor_is_approached(eps: float) -> None:
     """Far out h^-1 has slope 1/eps; a reward that brings the sum back to 0 meets h's 1/2 + eps."""
-    pair = transform("h", eps)
+    pair = make_value_transform("h", eps)
     gamma = 0.9 * eps / (0.5 + eps)
     q, step = torch.tensor([[1e6 / eps]], dtype=torch.float64), 1e-3
     certain = torch.ones(1, 1, 1, dtype=torch.float64)
     mdp = Mdp(-gamma * pair.h_inv(q), certain, torch.tensor([False]), gamma)
-    moved = (backup(q + step, mdp, pair) - backup(q, mdp, pair)).item()
+    moved = (apply_operator(q + step, mdp, pair) - apply_operator(q, mdp, pair)).item()
     assert moved / step == pytest.approx(0.9, rel=1e-2)
 
 
@@ -167,8 +173,8 @@ def test_stochastic_fixed_point_is_not_h_of_the_optimal() -> None:
     transition[0, 0, 1] = transition[0, 0, 2] = 0.5
     transition[1:, 0, 3] = 1.0
     terminal = torch.tensor([False, False, False, True])
-    mdp, pair = Mdp(reward, transition, terminal, 1.0), transform("h", 1e-2)
-    found = iterate(torch.zeros(4, 1, dtype=torch.float64), mdp, pair, 3)
+    mdp, pair = Mdp(reward, transition, terminal, 1.0), make_value_transform("h", 1e-2)
+    found = apply_operator_repeatedly(torch.zeros(4, 1, dtype=torch.float64), mdp, pair, 3)
     assert found[:3, 0].tolist() == pytest.approx([2.12, 0.0, 4.24], rel=1e-14)
-    assert optimal(mdp)[0].item() == pytest.approx(12.0)
-    assert found[0] < pair.h(optimal(mdp)[0])
+    assert optimal_q(mdp)[0].item() == pytest.approx(12.0)
+    assert found[0] < pair.h(optimal_q(mdp)[0])

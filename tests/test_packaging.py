@@ -18,7 +18,7 @@ PYTHONS, MACHINES = ("3.11", "3.12", "3.13"), ("x86_64", "aarch64")
 
 # What the wheels of the pinned versions on PyPI require: the same for these Pythons and machines.
 # A new pin needs its own entry: the `Requires-Dist` lines of its metadata, extras left out.
-PUBLISHED = {
+PUBLISHED_VERSIONS = {
     "torch==2.13.0": (
         "filelock",
         "typing-extensions>=4.10.0",
@@ -42,12 +42,12 @@ PUBLISHED = {
 }
 
 
-def lines(text: str) -> list[str]:
+def requirement_lines(text: str) -> list[str]:
     """The lines of a constraints file without comments."""
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
-def declared() -> list[str]:
+def declared_requirements() -> list[str]:
     """The requirements of the package and of the extras that `make` installs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
@@ -56,7 +56,9 @@ def declared() -> list[str]:
     return [line for line in found if not line.startswith(project["name"])]
 
 
-def specifiers(requirements: list[str], python: str, machine: str) -> dict[str, SpecifierSet]:
+def combine_specifiers(
+    requirements: list[str], python: str, machine: str
+) -> dict[str, SpecifierSet]:
     """What the requirements allow together, by package, on one kind of machine."""
     found: dict[str, SpecifierSet] = {}
     where = {"python_version": python, "platform_machine": machine, "platform_system": "Linux"}
@@ -73,11 +75,13 @@ def allows_some_version(specifier: SpecifierSet) -> bool:
     return not named or any(specifier.contains(version) for version in named)
 
 
-def conflicts(constraints: str, python: str, machine: str) -> Iterator[str]:
+def find_conflicts(constraints: str, python: str, machine: str) -> Iterator[str]:
     """The packages of which no version fits the constraints, pyproject.toml and PyPI's metadata."""
-    pins = lines(constraints)
-    published = [line for pin in pins for line in PUBLISHED.get(pin, ())]
-    for name, specifier in specifiers([*pins, *declared(), *published], python, machine).items():
+    pins = requirement_lines(constraints)
+    published = [line for pin in pins for line in PUBLISHED_VERSIONS.get(pin, ())]
+    for name, specifier in combine_specifiers(
+        [*pins, *declared_requirements(), *published], python, machine
+    ).items():
         if not allows_some_version(specifier):
             yield f"{name}{specifier}"
 
@@ -85,7 +89,7 @@ def conflicts(constraints: str, python: str, machine: str) -> Iterator[str]:
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("python", PYTHONS)
 def test_constraints_fit_the_published_requirements(python: str, machine: str) -> None:
-    assert list(conflicts(CONSTRAINTS, python, machine)) == []
+    assert list(find_conflicts(CONSTRAINTS, python, machine)) == []
 
 
 @pytest.mark.parametrize(
@@ -94,16 +98,16 @@ def test_constraints_fit_the_published_requirements(python: str, machine: str) -
 )
 def test_a_pin_that_does_not_fit_is_found(pin: str, found: str) -> None:
     """An other triton than torch's, and versions older than pyproject.toml allows."""
-    (conflict,) = conflicts(f"{CONSTRAINTS}\n{pin}\n", "3.11", "x86_64")
+    (conflict,) = find_conflicts(f"{CONSTRAINTS}\n{pin}\n", "3.11", "x86_64")
     assert conflict.startswith(found)
 
 
 def test_published_requirements_are_those_of_the_pinned_versions() -> None:
-    assert lines(CONSTRAINTS) == list(PUBLISHED)
+    assert requirement_lines(CONSTRAINTS) == list(PUBLISHED_VERSIONS)
 
 
 def test_installed_versions_are_within_the_declared_bounds() -> None:
-    for line in declared():
+    for line in declared_requirements():
         requirement = Requirement(line)
         try:
             installed = version(requirement.name)
@@ -114,6 +118,6 @@ def test_installed_versions_are_within_the_declared_bounds() -> None:
 
 def test_the_guide_names_the_tested_versions_of_torch_and_triton() -> None:
     guide = (ROOT / "docs" / "guide.md").read_text()
-    for pin in lines(CONSTRAINTS):
+    for pin in requirement_lines(CONSTRAINTS):
         if pin.startswith(("torch==", "triton==")):
             assert pin.replace("==", " ") in guide

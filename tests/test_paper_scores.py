@@ -11,18 +11,18 @@ import pytest
 
 from lookfurther.evaluation import aggregates
 from lookfurther.evaluation.paper_scores import (
-    AGENTS,
-    CORRECTIONS,
-    PLAYERS,
-    STARTS,
-    Reference,
-    Starts,
-    demonstrations,
+    PAPER_AGENTS,
+    PAPER_CORRECTIONS,
+    PAPER_PLAYERS,
+    START_TITLES,
+    ReferenceScores,
+    StartType,
     game_of,
-    printed,
-    reference,
-    references,
-    titles,
+    game_titles,
+    paper_demonstrations,
+    printed_scores,
+    reference_scores,
+    reference_table,
 )
 
 PAPER = Path(__file__).parents[2] / "shared" / "paper" / "observe_and_look_further.tex"
@@ -47,20 +47,20 @@ TABLE_1 = {
 }
 
 
-def normalised(agent: str, starts: Starts) -> list[float]:
+def normalised(agent: str, starts: StartType) -> list[float]:
     """Human-normalised scores of one of the paper's agents, game by game."""
-    found = references(starts)
+    found = reference_table(starts)
     return [
-        aggregates.human_normalised(row[agent], found[game].random, found[game].human)
-        for game, row in printed(starts).items()
+        aggregates.human_normalised_score(row[agent], found[game].random, found[game].human)
+        for game, row in printed_scores(starts).items()
     ]
 
 
 @pytest.mark.parametrize("agent", TABLE_2)
 def test_table_2_follows_from_tables_3_and_4(agent: str) -> None:
     found: list[float] = []
-    for starts in STARTS:
-        if all(agent in row for row in printed(starts).values()):
+    for starts in START_TITLES:
+        if all(agent in row for row in printed_scores(starts).values()):
             values = normalised(agent, starts)
             assert len(values) == 42
             found += [float(np.mean(values)), float(np.median(values))]
@@ -70,15 +70,15 @@ def test_table_2_follows_from_tables_3_and_4(agent: str) -> None:
 
 def test_table_2_needs_both_corrections() -> None:
     """Undo either, and the mean of 2,346 is missed by far more than the tolerance."""
-    corrected = {game: references("noop")[game] for game in titles()}
-    column = {game: row["random"] for game, row in printed("noop").items()}
+    corrected = {game: reference_table("noop")[game] for game in game_titles()}
+    column = {game: row["random"] for game, row in printed_scores("noop").items()}
     pinball = corrected["video_pinball"]._replace(random=16_256.9)
     others = {g: r._replace(random=column[g]) for g, r in corrected.items() if g != "video_pinball"}
 
-    def mean(against: dict[str, Reference]) -> float:
-        scores = {game: row["apex_dqfd_deeper"] for game, row in printed("noop").items()}
+    def mean(against: dict[str, ReferenceScores]) -> float:
+        scores = {game: row["apex_dqfd_deeper"] for game, row in printed_scores("noop").items()}
         pairs = [(scores[game], r) for game, r in against.items()]
-        return float(np.mean([aggregates.human_normalised(s, *r[:2]) for s, r in pairs]))
+        return float(np.mean([aggregates.human_normalised_score(s, *r[:2]) for s, r in pairs]))
 
     assert abs(mean(corrected) - 2346) < TOLERANCE
     assert abs(mean(corrected | {"video_pinball": pinball}) - 2346) > 100
@@ -86,8 +86,8 @@ def test_table_2_needs_both_corrections() -> None:
 
 
 def test_three_cells_of_table_1_disagree_with_table_3() -> None:
-    table = printed("noop")
-    columns = (*AGENTS, *PLAYERS)
+    table = printed_scores("noop")
+    columns = (*PAPER_AGENTS, *PAPER_PLAYERS)
     differ = {}
     for row, counts in TABLE_1.items():
         for column, told in zip(columns, counts, strict=True):
@@ -99,33 +99,40 @@ def test_three_cells_of_table_1_disagree_with_table_3() -> None:
         ("dqfd", "apex_dqfd"): (11, 3),
         ("apex_dqfd", "random"): (40, 42),
     }
-    names = AGENTS | PLAYERS
-    listed = {c.place: (c.printed, c.here) for c in CORRECTIONS}
+    names = PAPER_AGENTS | PAPER_PLAYERS
+    listed = {c.location: (c.printed, c.corrected) for c in PAPER_CORRECTIONS}
     for (row, column), (told, counted) in differ.items():
         place = f"Table 1, {names[row]} against {names[column]}"
         assert listed[place] == (str(told), str(counted))
 
 
 def test_the_expert_is_the_best_demonstration_but_for_private_eye() -> None:
-    shown = demonstrations()
-    assert list(shown) == list(titles())
-    differ = {g: (r["expert"], shown[g].most) for g, r in printed("noop").items()}
+    shown = paper_demonstrations()
+    assert list(shown) == list(game_titles())
+    differ = {g: (r["expert"], shown[g].highest_return) for g, r in printed_scores("noop").items()}
     differ = {game: pair for game, pair in differ.items() if pair[0] != pair[1]}
     assert differ == {"private_eye": (72_800, 74_456)}
-    assert any("72,800" in c.printed and "74,456" in c.printed for c in CORRECTIONS)
-    assert all(d.least <= d.most and d.transitions > d.episodes > 0 for d in shown.values())
+    assert any("72,800" in c.printed and "74,456" in c.printed for c in PAPER_CORRECTIONS)
+    assert all(
+        d.lowest_return <= d.highest_return and d.transitions > d.episodes > 0
+        for d in shown.values()
+    )
 
 
 def test_references_of_games_inside_and_outside_the_paper() -> None:
-    assert reference("ALE/MontezumaRevenge-v5", "noop") == Reference(0.0, 4753.3, 34_900.0)
-    assert reference("ALE/MontezumaRevenge-v5", "human") == Reference(25.0, 4182.0, None)
-    assert reference("ALE/Skiing-v5", "noop") == Reference(-17098.1, -4336.9, None)
-    assert reference("ALE/Skiing-v5", "human") is None
-    assert reference("CartPole-v1", "noop") is None
-    assert (len(references("noop")), len(references("human"))) == (57, 42)
-    for starts in STARTS:
-        assert references(starts)["video_pinball"].random == 0
-        assert all(r.human > r.random for r in references(starts).values())
+    assert reference_scores("ALE/MontezumaRevenge-v5", "noop") == ReferenceScores(
+        0.0, 4753.3, 34_900.0
+    )
+    assert reference_scores("ALE/MontezumaRevenge-v5", "human") == ReferenceScores(
+        25.0, 4182.0, None
+    )
+    assert reference_scores("ALE/Skiing-v5", "noop") == ReferenceScores(-17098.1, -4336.9, None)
+    assert reference_scores("ALE/Skiing-v5", "human") is None
+    assert reference_scores("CartPole-v1", "noop") is None
+    assert (len(reference_table("noop")), len(reference_table("human"))) == (57, 42)
+    for starts in START_TITLES:
+        assert reference_table(starts)["video_pinball"].random == 0
+        assert all(r.human > r.random for r in reference_table(starts).values())
 
 
 def test_games_are_those_of_the_emulator() -> None:
@@ -138,7 +145,7 @@ def test_games_are_those_of_the_emulator() -> None:
         if re.fullmatch(r"ALE/\w+-v5", name)
     }
     known = {game_of(name): game for name, game in registered.items()}
-    for game in references("noop"):
+    for game in reference_table("noop"):
         assert known[game] == game
     assert game_of("Pong-v4") is game_of("CartPole-v1") is None
 
@@ -168,12 +175,12 @@ def cells(label: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("starts", "label"), [("noop", "tbl:all_games_random"), ("human", "tbl:all_games_human")]
 )
-def test_scores_are_the_printed_ones(starts: Starts, label: str) -> None:
+def test_scores_are_the_printed_ones(starts: StartType, label: str) -> None:
     rows = cells(label)
-    columns = (*AGENTS, *PLAYERS)
-    ours = printed(starts)
-    assert [game for game, *_ in rows] == list(titles().values())
-    for game, (_, *texts) in zip(titles(), rows, strict=True):
+    columns = (*PAPER_AGENTS, *PAPER_PLAYERS)
+    ours = printed_scores(starts)
+    assert [game for game, *_ in rows] == list(game_titles().values())
+    for game, (_, *texts) in zip(game_titles(), rows, strict=True):
         told = {n: float(t) for n, t in zip(columns, texts, strict=True) if t != "--"}
         assert ours[game] == told
 
@@ -181,4 +188,4 @@ def test_scores_are_the_printed_ones(starts: Starts, label: str) -> None:
 def test_demonstrations_are_the_printed_ones() -> None:
     rows = cells("The table shows the performance of our expert player")
     told = {NAMES.get(game, game): tuple(map(float, rest)) for game, *rest in rows}
-    assert {titles()[game]: tuple(d) for game, d in demonstrations().items()} == told
+    assert {game_titles()[game]: tuple(d) for game, d in paper_demonstrations().items()} == told

@@ -10,14 +10,14 @@ import pytest
 from lookfurther.config import Config, from_json, replace, to_json, validate
 from lookfurther.errors import ConfigError
 from lookfurther.presets import PRESETS, SCALES, preset
-from tests.test_config import flat
+from tests.test_config import flatten_config
 
 
 def test_the_base_is_the_papers_table_of_hyper_parameters() -> None:
     """Table 6, and the numbers of Sec. 3.2 and 3.4."""
     c = preset("apex-dqfd")
     assert c == Config()
-    assert c.batch == 256
+    assert c.batch_size == 256
     assert c.learner.agent_items == 192
     assert c.learner.expert_items == 64
     assert c.learner.learning_rate == 5e-5
@@ -26,48 +26,51 @@ def test_the_base_is_the_papers_table_of_hyper_parameters() -> None:
     assert c.learner.target_period == 2500
     assert c.learner.gamma == 0.999
     assert c.learner.margin == pytest.approx(0.9994998749374609, rel=1e-15)  # sqrt(0.999)
-    assert c.learner.transform == "h"
-    assert c.learner.transform_eps == 1e-2
-    assert c.learner.consistency == 1.0
-    assert c.learner.imitation == 1.0
+    assert c.learner.value_transform == "h"
+    assert c.learner.value_transform_eps == 1e-2
+    assert c.learner.tc_weight == 1.0
+    assert c.learner.im_weight == 1.0
     assert c.environment.full_actions is True
-    assert c.environment.repeat == 4
-    assert c.environment.reward == "raw"
-    assert c.environment.sticky == 0.0
-    assert (c.environment.cap, c.environment.cap_unit) == (50_000, "steps")
+    assert c.environment.action_repeat == 4
+    assert c.environment.reward_transform == "raw"
+    assert c.environment.sticky_prob == 0.0
+    assert (c.environment.max_episode_length, c.environment.episode_length_unit) == (
+        50_000,
+        "steps",
+    )
     assert c.actor.lanes == 128
-    assert c.actor.ladder == "paper"
+    assert c.actor.epsilon_schedule == "paper"
     assert c.replay.horizons == (1, 10)
 
 
 # What each preset and scale changes, in full.
-CHANGES: dict[str, dict[str, Any]] = {
+EXPECTED_OVERRIDES: dict[str, dict[str, Any]] = {
     "apex-dqfd": {},
     "apex-dqfd-deeper": {"network__name": "dueling-deeper"},
-    "no-transform": {"learner__transform": "identity"},
-    "no-tc": {"learner__consistency": 0.0},
-    "no-imitation": {"learner__imitation": 0.0},
+    "no-transform": {"learner__value_transform": "identity"},
+    "no-tc": {"learner__tc_weight": 0.0},
+    "no-imitation": {"learner__im_weight": 0.0},
     "no-demos": {
         "learner__agent_items": 256,
         "learner__expert_items": 0,
-        "actor__ladder": "apex",
+        "actor__epsilon_schedule": "apex",
     },
     "apex-dqn": {
         "learner__agent_items": 256,
         "learner__expert_items": 0,
-        "actor__ladder": "apex",
-        "learner__transform": "identity",
-        "learner__consistency": 0.0,
+        "actor__epsilon_schedule": "apex",
+        "learner__value_transform": "identity",
+        "learner__tc_weight": 0.0,
         "learner__gamma": 0.99,
-        "learner__priority": "abs",
-        "environment__reward": "clip",
+        "learner__priority_type": "abs",
+        "environment__reward_transform": "clip",
         "replay__horizons": (3,),
     },
 }
-SMALL: dict[str, Any] = {
+SMALL_OVERRIDES: dict[str, Any] = {
     "actor__lanes": 32,
     "replay__capacity": 200_000,
-    "replay__start": 2_000,
+    "replay__learning_starts": 2_000,
     "learner__learning_rate": 5e-4,
     "learner__target_period": 200,
     "run__steps": 1_000_000,
@@ -75,22 +78,22 @@ SMALL: dict[str, Any] = {
 }
 
 
-def difference(config: Config) -> dict[str, Any]:
+def overrides_of(config: Config) -> dict[str, Any]:
     """The settings that differ from the base, but for the preset's own name."""
-    base = flat(Config())
-    return {k: v for k, v in flat(config).items() if v != base[k] and k != "preset"}
+    base = flatten_config(Config())
+    return {k: v for k, v in flatten_config(config).items() if v != base[k] and k != "preset"}
 
 
 def test_the_table_of_presets_is_whole() -> None:
-    assert set(PRESETS) == set(CHANGES)
+    assert set(PRESETS) == set(EXPECTED_OVERRIDES)
     assert set(SCALES) == {"paper", "small"}
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", EXPECTED_OVERRIDES)
 def test_a_preset_differs_from_the_base_in_exactly_what_it_lists(name: str) -> None:
     """An override that repeats the base's value would be missing from the difference."""
-    assert difference(preset(name)) == CHANGES[name] == PRESETS[name].overrides
-    assert difference(preset(name, "small")) == CHANGES[name] | SMALL
+    assert overrides_of(preset(name)) == EXPECTED_OVERRIDES[name] == PRESETS[name].overrides
+    assert overrides_of(preset(name, "small")) == EXPECTED_OVERRIDES[name] | SMALL_OVERRIDES
     assert preset(name).preset == name
 
 
@@ -105,7 +108,7 @@ def test_a_preset_is_a_handful_of_overrides(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_names_its_place_in_the_paper(name: str) -> None:
-    assert re.match(r"(Tables? \d(-\d)?|Fig\. \d|Sec\. \d\.\d), \S", PRESETS[name].place)
+    assert re.match(r"(Tables? \d(-\d)?|Fig\. \d|Sec\. \d\.\d), \S", PRESETS[name].description)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -120,12 +123,12 @@ def test_every_preset_validates_at_every_scale(name: str, scale: str) -> None:
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_batch_is_always_the_papers(name: str, scale: str) -> None:
-    assert preset(name, scale).batch == 256
+    assert preset(name, scale).batch_size == 256
 
 
 def test_further_overrides_come_last() -> None:
-    config = preset("no-tc", "small", learner__consistency=0.5, actor__lanes=3, env="CartPole-v1")
-    assert (config.learner.consistency, config.actor.lanes) == (0.5, 3)
+    config = preset("no-tc", "small", learner__tc_weight=0.5, actor__lanes=3, env="CartPole-v1")
+    assert (config.learner.tc_weight, config.actor.lanes) == (0.5, 3)
     assert config.env == "CartPole-v1"
 
 

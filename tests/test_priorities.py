@@ -8,15 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lookfurther.priorities import PRIORITIES, importance_weights, initial_td_error, mass
-from lookfurther.transforms import IDENTITY, transform
+from lookfurther.priorities import (
+    PRIORITY_FUNCTIONS,
+    importance_weights,
+    initial_td_error,
+    priority_mass,
+)
+from lookfurther.transforms import IDENTITY, make_value_transform
 from lookfurther.types import TERMINAL, TRUNCATED
 
 masses = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=20)
 unit = st.floats(0, 1)
 
 
-def probabilities(weights: list[float]) -> Tensor:
+def normalized(weights: list[float]) -> Tensor:
     p = torch.tensor(weights, dtype=torch.float64)
     return p / p.sum()
 
@@ -24,14 +29,14 @@ def probabilities(weights: list[float]) -> Tensor:
 def test_mass_by_hand() -> None:
     """(p + offset)^alpha."""
     p = torch.tensor([0.0, 0.75, 8.75], dtype=torch.float64)
-    assert mass(p, 0.5, 0.25).tolist() == [0.5, 1.0, 3.0]
-    assert mass(p, 1.0, 0.25).tolist() == [0.25, 1.0, 9.0]
-    assert mass(p, 0.0, 0.25).tolist() == [1.0, 1.0, 1.0]
+    assert priority_mass(p, 0.5, 0.25).tolist() == [0.5, 1.0, 3.0]
+    assert priority_mass(p, 1.0, 0.25).tolist() == [0.25, 1.0, 9.0]
+    assert priority_mass(p, 0.0, 0.25).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_mass_is_never_zero() -> None:
     """An error of 0 is still sampled, at the offset's mass: 1e-6^0.6 = 10^-3.6."""
-    found = mass(torch.zeros(1, dtype=torch.float64), 0.6, 1e-6)
+    found = priority_mass(torch.zeros(1, dtype=torch.float64), 0.6, 1e-6)
     assert found.item() == pytest.approx(2.51188643150958e-4, rel=1e-12)
 
 
@@ -39,7 +44,7 @@ def test_mass_is_never_zero() -> None:
 @given(masses, unit, st.floats(1, 1e7))
 def test_weights_are_the_full_formula(weights: list[float], beta: float, n: float) -> None:
     """(N P(i))^-beta over the largest, whatever the replay's size N."""
-    p = probabilities(weights)
+    p = normalized(weights)
     full = (n * p) ** -beta
     found = importance_weights(p, beta)
     torch.testing.assert_close(found, full / full.max(), rtol=1e-6, atol=0)
@@ -48,7 +53,7 @@ def test_weights_are_the_full_formula(weights: list[float], beta: float, n: floa
 @settings(deadline=None)
 @given(masses, unit)
 def test_the_rarest_item_weighs_one_and_none_weighs_more(weights: list[float], beta: float) -> None:
-    p = probabilities(weights)
+    p = normalized(weights)
     w = importance_weights(p, beta)
     assert w[p.argmin()].item() == 1.0
     assert w.max().item() == 1.0
@@ -58,7 +63,7 @@ def test_the_rarest_item_weighs_one_and_none_weighs_more(weights: list[float], b
 @settings(deadline=None)
 @given(masses)
 def test_beta_zero_weighs_all_alike(weights: list[float]) -> None:
-    w = importance_weights(probabilities(weights), 0.0)
+    w = importance_weights(normalized(weights), 0.0)
     assert torch.equal(w, torch.ones(len(weights)))
 
 
@@ -66,7 +71,7 @@ def test_beta_zero_weighs_all_alike(weights: list[float]) -> None:
 @given(masses, st.integers(0, 2**32 - 1))
 def test_beta_one_is_unbiased(weights: list[float], seed: int) -> None:
     """sum P(i) w_i f_i, the expectation over a draw, is min(P) sum f_i for every f."""
-    p = probabilities(weights)
+    p = normalized(weights)
     f = torch.randn(
         len(weights), dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
     )
@@ -85,8 +90,8 @@ def test_weights_by_hand() -> None:
 def test_priorities_of_td_errors() -> None:
     """Algorithm 1's |L_TD|, and the absolute error."""
     error = torch.tensor([-3.0, -0.5, 0.0, 1.0])
-    assert PRIORITIES["huber"](error).tolist() == [2.5, 0.125, 0.0, 0.5]
-    assert PRIORITIES["abs"](error).tolist() == [3.0, 0.5, 0.0, 1.0]
+    assert PRIORITY_FUNCTIONS["huber"](error).tolist() == [2.5, 0.125, 0.0, 0.5]
+    assert PRIORITY_FUNCTIONS["abs"](error).tolist() == [3.0, 0.5, 0.0, 1.0]
 
 
 def test_initial_td_errors_by_hand() -> None:
@@ -105,5 +110,5 @@ def test_initial_td_errors_are_in_the_space_of_h() -> None:
     """h(3 + 24 / 2) = h(15) = 3.15, where 24 = h^-1(4.24)."""
     q_a, v = torch.tensor([4.15]), torch.tensor([[0.0, 4.24]])
     reward, mark = torch.tensor([[3.0]]), torch.zeros(1, 1, dtype=torch.uint8)
-    found = initial_td_error(q_a, v, reward, mark, 1, 0.5, transform("h", 1e-2))
+    found = initial_td_error(q_a, v, reward, mark, 1, 0.5, make_value_transform("h", 1e-2))
     assert found.item() == pytest.approx(1.0, rel=1e-5)

@@ -10,16 +10,28 @@ from pathlib import Path
 import pytest
 
 from lookfurther.system import processes
-from lookfurther.system.processes import helper_environment, python_command, safe_import_path
+from lookfurther.system.processes import python_command, safe_import_path, subprocess_environment
 from lookfurther.types import Spec
 
 # Modules that a Python process imports early: to start, to unpickle, to read a set.
-SHADOWED = ("h5py", "json", "numpy", "pickle", "select", "signal", "socket", "struct", "threading")
-MARK = "import pathlib, sys; pathlib.Path({!r}).open('a').write(__name__ + ' ' + str(sys.argv))"
-COMMAND = (
+SHADOWED_MODULES = (
+    "h5py",
+    "json",
+    "numpy",
+    "pickle",
+    "select",
+    "signal",
+    "socket",
+    "struct",
+    "threading",
+)
+MARKER_CODE = (
+    "import pathlib, sys; pathlib.Path({!r}).open('a').write(__name__ + ' ' + str(sys.argv))"
+)
+CONSOLE_SCRIPT = (
     "import sys; from lookfurther.cli.main import main; sys.exit(main())"  # a console script's
 )
-HELPERS = {
+HELPER_COMMANDS = {
     "workers": """
     from lookfurther.config import Environment
     from lookfurther.envs import make_envs
@@ -47,12 +59,12 @@ def hostile(tmp_path: Path) -> Path:
     """A working directory full of modules with well-known names."""
     folder = tmp_path / "hostile"
     folder.mkdir()
-    for name in SHADOWED:
-        (folder / f"{name}.py").write_text(MARK.format(str(tmp_path / "marker")))
+    for name in SHADOWED_MODULES:
+        (folder / f"{name}.py").write_text(MARKER_CODE.format(str(tmp_path / "marker")))
     return folder
 
 
-def ran(hostile: Path, script: str, *words: str, **variables: str) -> str:
+def run_and_read_marks(hostile: Path, script: str, *words: str, **variables: str) -> str:
     """What a script prints that is run as console scripts are: from a folder of its own."""
     place = hostile.parent / "bin"
     place.mkdir()
@@ -69,9 +81,9 @@ def ran(hostile: Path, script: str, *words: str, **variables: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("helper", HELPERS)
+@pytest.mark.parametrize("helper", HELPER_COMMANDS)
 def test_helper_imports_nothing_from_the_working_directory(hostile: Path, helper: str) -> None:
-    ran(hostile, f"if __name__ == '__main__':{HELPERS[helper]}")
+    run_and_read_marks(hostile, f"if __name__ == '__main__':{HELPER_COMMANDS[helper]}")
 
 
 def test_command_reads_a_set_in_a_hostile_working_directory(hostile: Path, tmp_path: Path) -> None:
@@ -84,8 +96,8 @@ def test_command_reads_a_set_in_a_hostile_working_directory(hostile: Path, tmp_p
     spec = Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)
     planes = np.zeros((2, 4), np.float32)
     episode = Episode(planes, np.array([0]), np.ones(1, np.float32), True, 1)
-    storage.save("theirs-v0", [episode], spec, "them", root=hostile)
-    said = ran(hostile, COMMAND, "demos", "show", str(hostile / "theirs-v0"))
+    storage.save_episodes("theirs-v0", [episode], spec, "them", root=hostile)
+    said = run_and_read_marks(hostile, CONSOLE_SCRIPT, "demos", "show", str(hostile / "theirs-v0"))
     assert "CartPole-v1, 1 episode" in said
 
 
@@ -98,12 +110,12 @@ def test_process_finds_what_this_one_finds_but_not_the_working_directory(
     monkeypatch.syspath_prepend("")
     code = "import sys, json, h5py; from lookfurther import processes; print(sys.path)"
     done = subprocess.run(
-        python_command("-c", code), env=helper_environment(), capture_output=True, text=True
+        python_command("-c", code), env=subprocess_environment(), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert str(hostile) not in done.stdout
     assert not (hostile.parent / "marker").exists()
-    inherited = helper_environment(user_modules=True)["PYTHONPATH"].split(os.pathsep)
+    inherited = subprocess_environment(user_modules=True)["PYTHONPATH"].split(os.pathsep)
     assert inherited[:2] == [str(hostile), str(hostile)]
 
 
@@ -111,9 +123,9 @@ def test_process_finds_what_this_one_finds_but_not_the_working_directory(
 def test_environment_is_as_before_after_the_start_of_a_process(
     before: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(processes.VARIABLE, raising=False)
+    monkeypatch.delenv(processes.SAFE_PATH_VARIABLE, raising=False)
     if before is not None:
-        monkeypatch.setenv(processes.VARIABLE, before)
+        monkeypatch.setenv(processes.SAFE_PATH_VARIABLE, before)
     with safe_import_path():
-        assert os.environ[processes.VARIABLE] == "1"
-    assert os.environ.get(processes.VARIABLE) == before
+        assert os.environ[processes.SAFE_PATH_VARIABLE] == "1"
+    assert os.environ.get(processes.SAFE_PATH_VARIABLE) == before

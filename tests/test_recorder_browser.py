@@ -17,13 +17,13 @@ import pytest
 pytest.importorskip("selenium", reason="the browser test needs selenium: lookfurther[dev]")
 pytest.importorskip("uvicorn", reason="the recorder is an extra: lookfurther[record]")
 
-from benchmarks.recorder import NO_BROWSER, browser
-from lookfurther.config import Environment
+from benchmarks.recorder import NO_BROWSER, start_browser
+from lookfurther.config import EnvConfig
 from lookfurther.demos import storage
-from lookfurther.demos.playback import play as play_tape
-from lookfurther.demos.verify import verify
-from lookfurther.envs.emulator import MEANINGS, Emulator
-from tests.test_recorder_session import NAME, Command
+from lookfurther.demos.playback import play_log as play_tape
+from lookfurther.demos.verify import verify_episode
+from lookfurther.envs.emulator import ACTION_MEANINGS, Emulator
+from tests.test_recorder_session import NAME, ServerProcess
 
 GAME = "ALE/Breakout-v5"
 
@@ -43,7 +43,7 @@ def page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
         with capsys.disabled():
             print(f"\nTHE BROWSER TEST IS SKIPPED: {NO_BROWSER}")
         pytest.skip(NO_BROWSER)
-    page = browser(tmp_path / "profile", "1440,900")
+    page = start_browser(tmp_path / "profile", "1440,900")
     try:
         yield page
     finally:
@@ -51,10 +51,12 @@ def page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def served(page: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+def serve_recorder(
+    page: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ServerProcess]:
     """A recorder whose page leaves the browser's console empty."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
-    server = Command(GAME, "--name", NAME)
+    server = ServerProcess(GAME, "--name", NAME)
     try:
         yield server
         assert page.get_log("browser") == []
@@ -62,42 +64,42 @@ def served(page: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         assert server.stop(signal.SIGINT) == 0
 
 
-def text(page: Any, name: str) -> str:
+def element_text(page: Any, name: str) -> str:
     return page.execute_script("return document.getElementById(arguments[0]).textContent", name)
 
 
-def steps(page: Any) -> int:
-    return int(text(page, "steps").replace(",", ""))
+def step_count(page: Any) -> int:
+    return int(element_text(page, "steps").replace(",", ""))
 
 
-def until(page: Any, state: str) -> None:
+def wait_for_state(page: Any, state: str) -> None:
     """Wait for the page to say in what state the game is."""
-    wait(lambda: page.execute_script("return document.body.dataset.state") == state)
+    wait_until(lambda: page.execute_script("return document.body.dataset.state") == state)
 
 
-def wait(holds: Callable[[], bool]) -> None:
+def wait_until(holds: Callable[[], bool]) -> None:
     """The time limit of the test catches what never comes."""
     while not holds():
         time.sleep(0.02)
 
 
-def play(page: Any, more: int) -> None:
+def play_steps(page: Any, more: int) -> None:
     """Wait until `more` steps have been played with the keys that are down."""
-    begun = steps(page)
-    wait(lambda: steps(page) >= begun + more)
+    begun = step_count(page)
+    wait_until(lambda: step_count(page) >= begun + more)
 
 
-def key(page: Any, code: str, kind: str) -> None:
+def send_key(page: Any, code: str, kind: str) -> None:
     """A key event as the keyboard makes it: keyDown or keyUp."""
     page.execute_cdp_cmd("Input.dispatchKeyEvent", {"type": kind, "code": code, "key": code})
 
 
-def press(page: Any, code: str) -> None:
-    key(page, code, "keyDown")
-    key(page, code, "keyUp")
+def press_key(page: Any, code: str) -> None:
+    send_key(page, code, "keyDown")
+    send_key(page, code, "keyUp")
 
 
-def canvas(page: Any) -> np.ndarray:
+def canvas_pixels(page: Any) -> np.ndarray:
     """What the page shows, [height, width, 3]."""
     script = (
         "const sheet = new OffscreenCanvas(size.width, size.height), pen = sheet.getContext('2d');"
@@ -117,75 +119,75 @@ def test_an_episode_played_in_the_browser_verifies(
 
     The five balls last for 120 steps: the game goes on even if this waits for seconds too long.
     """
-    with served(page, tmp_path / "sets", monkeypatch) as server:
+    with serve_recorder(page, tmp_path / "sets", monkeypatch) as server:
         page.get(f"http://{server.address}")
-        until(page, "ready")
-        key(page, "Space", "keyDown")
-        until(page, "playing")
+        wait_for_state(page, "ready")
+        send_key(page, "Space", "keyDown")
+        wait_for_state(page, "playing")
         assert (
             page.execute_script("return document.querySelector('.key.down').dataset.name") == "fire"
         )
-        play(page, 10)
-        key(page, "KeyD", "keyDown")
-        play(page, 10)
-        key(page, "Space", "keyUp")
-        play(page, 20)
-        begun = steps(page)
-        key(page, "KeyR", "keyDown")
-        until(page, "rewinding")
-        key(page, "KeyD", "keyUp")
-        wait(lambda: steps(page) <= begun - 10)
-        key(page, "KeyR", "keyUp")
-        until(page, "ready")
-        rewound, shown = steps(page), canvas(page)
-        press(page, "Equal")  # twice as fast
-        key(page, "ArrowLeft", "keyDown")
-        play(page, 10)
-        key(page, "ArrowLeft", "keyUp")
-        press(page, "KeyP")
-        until(page, "paused")
-        played = steps(page)
-        press(page, "Enter")
-        wait(lambda: "verified" in text(page, "episodes"))
-        until(page, "ready")
-        assert steps(page) == 0
-        assert f"{played} steps" in text(page, "episodes")
-    description = storage.describe(NAME)
-    (episode,) = storage.load(NAME, description.spec)
+        play_steps(page, 10)
+        send_key(page, "KeyD", "keyDown")
+        play_steps(page, 10)
+        send_key(page, "Space", "keyUp")
+        play_steps(page, 20)
+        begun = step_count(page)
+        send_key(page, "KeyR", "keyDown")
+        wait_for_state(page, "rewinding")
+        send_key(page, "KeyD", "keyUp")
+        wait_until(lambda: step_count(page) <= begun - 10)
+        send_key(page, "KeyR", "keyUp")
+        wait_for_state(page, "ready")
+        rewound, shown = step_count(page), canvas_pixels(page)
+        press_key(page, "Equal")  # twice as fast
+        send_key(page, "ArrowLeft", "keyDown")
+        play_steps(page, 10)
+        send_key(page, "ArrowLeft", "keyUp")
+        press_key(page, "KeyP")
+        wait_for_state(page, "paused")
+        played = step_count(page)
+        press_key(page, "Enter")
+        wait_until(lambda: "verified" in element_text(page, "episodes"))
+        wait_for_state(page, "ready")
+        assert step_count(page) == 0
+        assert f"{played} steps" in element_text(page, "episodes")
+    description = storage.read_description(NAME)
+    (episode,) = storage.load_episodes(NAME, description.spec)
     assert len(episode) == played
-    assert verify(episode, description.spec, Environment()).verified
-    names = [MEANINGS[action] for action in episode.actions]
+    assert verify_episode(episode, description.spec, EnvConfig()).verified
+    names = [ACTION_MEANINGS[action] for action in episode.actions]
     kept = [name for name, _ in groupby(names[:rewound])]  # how many of them depends on the rewind
     assert kept == ["FIRE", "RIGHTFIRE", "RIGHT"][: len(kept)]
     assert set(names[rewound:]) <= {"LEFT", "NOOP"}
-    assert (replayed(episode, rewound) == shown).all()
+    assert (replayed_screen(episode, rewound) == shown).all()
 
 
-def replayed(episode: Any, steps: int) -> np.ndarray:
+def replayed_screen(episode: Any, steps: int) -> np.ndarray:
     """The screen after so many steps of an episode's tape."""
     emulator = Emulator(GAME)
     frames = play_tape(episode.tape, emulator)
     for _ in range(4 * steps):
         next(frames)
-    return emulator.screen()
+    return emulator.rgb_screen()
 
 
 @pytest.mark.slow
 def test_a_second_page_is_told_and_a_lost_server_is_found_again(
     page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with served(page, tmp_path / "sets", monkeypatch) as server:
+    with serve_recorder(page, tmp_path / "sets", monkeypatch) as server:
         page.get(f"http://{server.address}")
-        until(page, "ready")
+        wait_for_state(page, "ready")
         first = page.current_window_handle
         page.switch_to.new_window("tab")
         page.get(f"http://{server.address}")
-        until(page, "refused")
-        assert "Someone is playing here already" in text(page, "detail")
+        wait_for_state(page, "refused")
+        assert "Someone is playing here already" in element_text(page, "detail")
         page.switch_to.window(first)
-        until(page, "ready")
+        wait_for_state(page, "ready")
         page.execute_script(NOTE_DETAILS)
         page.execute_script("projector.postMessage({ text: 'x'.repeat(1e6) })")  # too much: cut off
-        wait(lambda: page.execute_script("return details.offline") is not None)
+        wait_until(lambda: page.execute_script("return details.offline") is not None)
         assert "kept" in page.execute_script("return details.offline")
-        until(page, "ready")
+        wait_for_state(page, "ready")

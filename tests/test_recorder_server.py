@@ -27,44 +27,53 @@ import uvicorn
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from lookfurther.recorder.protocol import LARGEST, Message
-from lookfurther.recorder.server import Theatre, known
-from lookfurther.recorder.stream import EARLY, HEADER, PULL, WINDOW, Clock, Link
+from lookfurther.recorder.protocol import MAX_MESSAGE_BYTES, PageMessage
+from lookfurther.recorder.server import RecorderApp, is_known_host
+from lookfurther.recorder.stream import (
+    FRAME_HEADER,
+    MAX_CLOCK_SHIFT,
+    MAX_FRAMES_IN_FLIGHT,
+    TARGET_LEAD_SECONDS,
+    FrameClock,
+    PageConnection,
+)
 
 TOKEN = "a-token-of-the-test"
 
 
-class Counter:
+class CountingSource:
     """A Source whose n-th frame is grey of value n, as fast as the page takes them."""
 
     def __init__(self) -> None:
-        self.heard: list[Message] = []
-        self.left = 0
+        self.messages: list[PageMessage] = []
+        self.disconnects = 0
 
-    def hello(self) -> dict[str, Any]:
+    def hello_message(self) -> dict[str, Any]:
         return {"mode": "watch", "title": "Counter", "buttons": [{"name": "up", "codes": ["KeyU"]}]}
 
-    async def show(self, link: Link) -> None:
+    async def stream_to(self, connection: PageConnection) -> None:
         for number in range(256):
-            await link.frame(np.full((3, 5, 3), number, np.uint8), keys=number + 7)
+            await connection.send_frame(np.full((3, 5, 3), number, np.uint8), keys=number + 7)
         await asyncio.Event().wait()
 
-    def hear(self, message: Message) -> None:
-        self.heard.append(message)
+    def on_message(self, message: PageMessage) -> None:
+        self.messages.append(message)
 
-    def leave(self) -> None:
-        self.left += 1
+    def on_disconnect(self) -> None:
+        self.disconnects += 1
 
 
-class Served:
+class ServerThread:
     """A server in a thread, at an address."""
 
     def __init__(self, source: Any) -> None:
         self.source = source
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
-        theatre = Theatre(source, TOKEN, "127.0.0.1", self.port)
-        config = uvicorn.Config(theatre.app, log_level="error", lifespan="off", ws_max_size=LARGEST)
+        theatre = RecorderApp(source, TOKEN, "127.0.0.1", self.port)
+        config = uvicorn.Config(
+            theatre.app, log_level="error", lifespan="off", ws_max_size=MAX_MESSAGE_BYTES
+        )
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listener]})
         self.thread.start()
@@ -77,7 +86,7 @@ class Served:
             answer = connection.getresponse()
             return answer.status, answer.headers, answer.read().decode()
 
-    def live(
+    def open_websocket(
         self, token: str = TOKEN, origin: str | None = None, host: str = ""
     ) -> ClientConnection:
         """A page's socket; `host` is who it thinks it speaks to."""
@@ -98,25 +107,25 @@ class Served:
 
 
 @pytest.fixture
-def served() -> Iterator[Served]:
-    with contextlib.closing(Served(Counter())) as served:
+def served() -> Iterator[ServerThread]:
+    with contextlib.closing(ServerThread(CountingSource())) as served:
         yield served
 
 
-def until(holds: Any) -> None:
+def wait_until(holds: Any) -> None:
     """Wait for what another thread does; the time limit of the test catches what never comes."""
     while not holds():
         time.sleep(0.005)
 
 
-def hello(page: ClientConnection) -> dict[str, Any]:
+def receive_json(page: ClientConnection) -> dict[str, Any]:
     return json.loads(page.recv())
 
 
 # Who is let in
 
 
-def test_the_page_is_for_those_with_the_token(served: Served) -> None:
+def test_the_page_is_for_those_with_the_token(served: ServerThread) -> None:
     assert served.get(f"/{TOKEN}/")[0] == 200
     for path in ("/", "/wrong/", f"/{TOKEN}x/", f"/{TOKEN[:-1]}/", "/%F0%9F%92%A9/"):
         status, _, text = served.get(path)
@@ -125,22 +134,22 @@ def test_the_page_is_for_those_with_the_token(served: Served) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:{}", "127.0.0.1", "127.0.0.1:1"])
-def test_a_foreign_host_is_refused(served: Served, host: str) -> None:
+def test_a_foreign_host_is_refused(served: ServerThread, host: str) -> None:
     host = host.format(served.port)
     assert served.get(f"/{TOKEN}/", host)[0] == 403
     with pytest.raises(InvalidStatus, match="403"):
-        served.live(host=host)
+        served.open_websocket(host=host)
 
 
 @pytest.mark.parametrize("origin", ["", "null", "https://evil.example", "http://127.0.0.1:1"])
-def test_a_foreign_origin_is_refused(served: Served, origin: str) -> None:
+def test_a_foreign_origin_is_refused(served: ServerThread, origin: str) -> None:
     with pytest.raises(InvalidStatus, match="403"):
-        served.live(origin=origin)
+        served.open_websocket(origin=origin)
 
 
-def test_a_wrong_token_opens_no_socket(served: Served) -> None:
+def test_a_wrong_token_opens_no_socket(served: ServerThread) -> None:
     with pytest.raises(InvalidStatus, match="403"):
-        served.live(token="wrong")
+        served.open_websocket(token="wrong")
     assert served.source.left == 0
 
 
@@ -163,10 +172,10 @@ def test_a_wrong_token_opens_no_socket(served: Served) -> None:
     ],
 )
 def test_hosts_are_known_by_name(header: str, host: str, holds: bool) -> None:
-    assert known(header, host, 80) is holds
+    assert is_known_host(header, host, 80) is holds
 
 
-def test_the_page_may_use_nothing_from_elsewhere(served: Served) -> None:
+def test_the_page_may_use_nothing_from_elsewhere(served: ServerThread) -> None:
     """One file: no address in it, and a policy under which its own style and script alone run."""
     _, headers, page = served.get(f"/{TOKEN}/")
     policy = headers["Content-Security-Policy"]
@@ -185,37 +194,37 @@ def test_the_page_may_use_nothing_from_elsewhere(served: Served) -> None:
 # One at a time
 
 
-def test_a_second_player_is_refused_and_the_first_goes_on(served: Served) -> None:
-    with served.live() as first:
-        assert hello(first)["kind"] == "hello"
-        with served.live() as second:
-            said = hello(second)
+def test_a_second_player_is_refused_and_the_first_goes_on(served: ServerThread) -> None:
+    with served.open_websocket() as first:
+        assert receive_json(first)["kind"] == "hello"
+        with served.open_websocket() as second:
+            said = receive_json(second)
             assert said["kind"] == "refused"
             assert "playing here already" in said["text"]
             with pytest.raises(ConnectionClosed):
                 second.recv()
         first.send('{"kind": "pause"}')
-        until(lambda: served.source.heard == [Message("pause")])
+        wait_until(lambda: served.source.heard == [PageMessage("pause")])
         assert served.source.left == 0
-    until(lambda: served.source.left == 1)
-    with served.live() as third:
-        assert hello(third)["kind"] == "hello"
+    wait_until(lambda: served.source.left == 1)
+    with served.open_websocket() as third:
+        assert receive_json(third)["kind"] == "hello"
 
 
-def test_a_dropped_socket_is_noticed(served: Served) -> None:
-    page = served.live()
-    hello(page)
+def test_a_dropped_socket_is_noticed(served: ServerThread) -> None:
+    page = served.open_websocket()
+    receive_json(page)
     page.socket.shutdown(socket.SHUT_RDWR)
-    until(lambda: served.source.left == 1)
+    wait_until(lambda: served.source.left == 1)
 
 
 # Frames
 
 
-def frame(page: ClientConnection) -> tuple[tuple[int, int, int, int], bytes]:
+def receive_frame(page: ClientConnection) -> tuple[tuple[int, int, int, int], bytes]:
     data = page.recv()
     assert isinstance(data, bytes)
-    return HEADER.unpack_from(data), data[HEADER.size :]
+    return FRAME_HEADER.unpack_from(data), data[FRAME_HEADER.size :]
 
 
 def assert_no_frame_waits(page: ClientConnection) -> None:
@@ -226,31 +235,31 @@ def assert_no_frame_waits(page: ClientConnection) -> None:
     assert json.loads(answer)["kind"] == "notice"
 
 
-def test_frames_arrive_whole_and_wait_for_the_page(served: Served) -> None:
+def test_frames_arrive_whole_and_wait_for_the_page(served: ServerThread) -> None:
     """At most WINDOW frames are on their way; each `seen` lets the next ones come."""
-    with served.live() as page:
-        hello(page)
-        for number in range(WINDOW):
-            assert frame(page) == ((number + 1, number + 7, 5, 3), bytes([number]) * 45)
+    with served.open_websocket() as page:
+        receive_json(page)
+        for number in range(MAX_FRAMES_IN_FLIGHT):
+            assert receive_frame(page) == ((number + 1, number + 7, 5, 3), bytes([number]) * 45)
         assert_no_frame_waits(page)
         page.send(json.dumps({"kind": "seen", "number": 2, "wait": 3}))
-        for number in range(WINDOW, WINDOW + 2):
-            assert frame(page)[0][0] == number + 1
+        for number in range(MAX_FRAMES_IN_FLIGHT, MAX_FRAMES_IN_FLIGHT + 2):
+            assert receive_frame(page)[0][0] == number + 1
         assert_no_frame_waits(page)
         page.send(json.dumps({"kind": "seen", "number": 2**32 - 1, "wait": 3}))  # not sent yet
-        assert [frame(page)[0][0] for _ in range(WINDOW)] == [6, 7, 8]
+        assert [receive_frame(page)[0][0] for _ in range(MAX_FRAMES_IN_FLIGHT)] == [6, 7, 8]
 
 
 def test_the_clock_follows_the_display_gently() -> None:
     """Frames that wait long come later, those that nearly miss come earlier, by little each."""
-    link = Link(None)  # type: ignore[arg-type]
-    assert link.late() == 0
-    for wait, sign in ((0.012, 1), (0.001, -1), (EARLY, 0)):
-        link.seen(0, wait)
-        late = link.late()
+    link = PageConnection(None)  # type: ignore[arg-type]
+    assert link.clock_shift() == 0
+    for wait, sign in ((0.012, 1), (0.001, -1), (TARGET_LEAD_SECONDS, 0)):
+        link.acknowledge(0, wait)
+        late = link.clock_shift()
         assert np.sign(late) == sign
-        assert abs(late) <= PULL
-        assert link.late() == 0, "one answer moves the clock once"
+        assert abs(late) <= MAX_CLOCK_SHIFT
+        assert link.clock_shift() == 0, "one answer moves the clock once"
 
 
 def test_the_clock_does_not_drift(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +275,7 @@ def test_the_clock_does_not_drift(monkeypatch: pytest.MonkeyPatch) -> None:
         loop = asyncio.get_running_loop()
         monkeypatch.setattr(loop, "time", lambda: now)
         monkeypatch.setattr(asyncio, "sleep", sleep)
-        clock = Clock()
+        clock = FrameClock()
         await clock.tick(50)
         start = now
         for _ in range(500):
@@ -284,13 +293,13 @@ def test_the_clock_does_not_drift(monkeypatch: pytest.MonkeyPatch) -> None:
 # Anything may be said
 
 
-def test_nonsense_is_answered_with_its_reason_and_play_goes_on(served: Served) -> None:
-    with served.live() as page:
-        hello(page)
+def test_nonsense_is_answered_with_its_reason_and_play_goes_on(served: ServerThread) -> None:
+    with served.open_websocket() as page:
+        receive_json(page)
         for nonsense in ("", "x", "[]", '{"kind": "keys"}', '{"kind": 1}', b"\x00\x01"):
             page.send(nonsense)
         page.send('{"kind": "keys", "number": 1, "held": ["up"]}')
-        until(lambda: served.source.heard == [Message("keys", 1, frozenset({"up"}))])
+        wait_until(lambda: served.source.heard == [PageMessage("keys", 1, frozenset({"up"}))])
         notices = []
         while len(notices) < 6:
             data = page.recv()
@@ -304,21 +313,21 @@ def test_nonsense_is_answered_with_its_reason_and_play_goes_on(served: Served) -
         assert notices[-1] == "a message must be text"
 
 
-def test_an_oversized_message_ends_the_connection(served: Served) -> None:
-    with served.live() as page:
-        hello(page)
-        page.send("x" * LARGEST)
-        page.send("x" * (LARGEST + 1))
+def test_an_oversized_message_ends_the_connection(served: ServerThread) -> None:
+    with served.open_websocket() as page:
+        receive_json(page)
+        page.send("x" * MAX_MESSAGE_BYTES)
+        page.send("x" * (MAX_MESSAGE_BYTES + 1))
         with pytest.raises(ConnectionClosed) as closed:
             deque(iter(page.recv, None), maxlen=0)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1009
-    until(lambda: served.source.left == 1)
-    with served.live() as page:
-        assert hello(page)["kind"] == "hello"
+    wait_until(lambda: served.source.left == 1)
+    with served.open_websocket() as page:
+        assert receive_json(page)["kind"] == "hello"
 
 
-def nonsense(rng: random.Random) -> str | bytes:
+def random_message(rng: random.Random) -> str | bytes:
     """A message near to one of ours, or far from any."""
     kinds = ["keys", "seen", "rewind", "speed", "pause", "resume", "step", "save", "discard", None]
     values = [0, 1, -1, 2**32, 1e308, "up", ["up"], ["up", 3], {}, True, None, "\ud83d\udca9" * 9]
@@ -334,17 +343,17 @@ def nonsense(rng: random.Random) -> str | bytes:
     return "[" * rng.randint(0, 3000) if rng.random() < 0.02 else text
 
 
-def test_fuzzed_messages_do_no_harm(served: Served) -> None:
+def test_fuzzed_messages_do_no_harm(served: ServerThread) -> None:
     """FUZZ_MESSAGES of any kind: the connection lives, and what is heard is well formed."""
     rng, count = random.Random(0), int(os.environ.get("FUZZ_MESSAGES", "2000"))
-    with served.live() as page:
-        hello(page)
+    with served.open_websocket() as page:
+        receive_json(page)
         for number in range(1, count + 1):
-            page.send(nonsense(rng))
+            page.send(random_message(rng))
             if number % 50 and number < count:
                 continue
             page.send('{"kind": "speed", "speed": 0.25}')
-            until(lambda: served.source.heard and served.source.heard[-1].speed == 0.25)
+            wait_until(lambda: served.source.heard and served.source.heard[-1].speed == 0.25)
             assert all(m.held <= {"up"} and m.number < 2**32 for m in served.source.heard)
             served.source.heard.clear()
             with contextlib.suppress(TimeoutError):

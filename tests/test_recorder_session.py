@@ -27,26 +27,26 @@ pytest.importorskip("starlette", reason="the recorder is an extra: lookfurther[r
 from websockets.sync.client import ClientConnection, connect
 
 from lookfurther.cli.main import main
-from lookfurther.cli.record import RecordOptions, default_name, recorder
-from lookfurther.config import Environment
+from lookfurther.cli.record import RecordOptions, default_set_name, open_recorder
+from lookfurther.config import EnvConfig
 from lookfurther.demos import storage
 from lookfurther.demos.episode import Episode
-from lookfurther.demos.playback import unroll
-from lookfurther.envs.emulator import MEANINGS
+from lookfurther.demos.playback import episode_from_log
+from lookfurther.envs.emulator import ACTION_MEANINGS
 from lookfurther.errors import DemonstrationError, RunLocked
-from lookfurther.recorder.protocol import Message
-from lookfurther.recorder.session import Recorder
-from lookfurther.recorder.stream import HEADER, Clock
+from lookfurther.recorder.protocol import PageMessage
+from lookfurther.recorder.session import RecordingSession
+from lookfurther.recorder.stream import FRAME_HEADER, FrameClock
 from tests import test_recorder  # registers its environments
 
 assert test_recorder
 ROOT = Path(__file__).parents[1]
 NAME = "test/played-v0"
-GRID = Environment(wrappers=("lookfurther.envs.minigrid:OneHotGrid",))
+GRID = EnvConfig(wrappers=("lookfurther.envs.minigrid:OneHotGrid",))
 LEVEL = "MiniGrid-Empty-5x5-v0"
 
 
-class Wake(asyncio.Event):
+class IdleEvent(asyncio.Event):
     """What a recorder waits for when it has nothing to do, and whether it does."""
 
     def __init__(self) -> None:
@@ -61,71 +61,71 @@ class Wake(asyncio.Event):
             self._waiting = False
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether nothing happens before the next message."""
         return self._waiting and not self.is_set()
 
 
-class Player:
+class FakePage:
     """A page without a browser, that takes frames as fast as they come."""
 
-    def __init__(self, source: Recorder) -> None:
+    def __init__(self, source: RecordingSession) -> None:
         self.source = source
-        self.wake = source._wake = Wake()
+        self.wake = source._wake = IdleEvent()
         self.frames: list[np.ndarray] = []
-        self.said: list[dict[str, Any]] = []
+        self.messages: list[dict[str, Any]] = []
         self.number = 0
 
-    async def frame(self, picture: np.ndarray, keys: int = 0) -> None:
+    async def send_frame(self, picture: np.ndarray, keys: int = 0) -> None:
         self.frames.append(picture.copy())
         await asyncio.sleep(0)
 
-    async def say(self, kind: str, **facts: Any) -> None:
-        self.said.append({"kind": kind, **facts})
+    async def send(self, kind: str, **fields: Any) -> None:
+        self.messages.append({"kind": kind, **fields})
 
-    def late(self) -> float:
+    def clock_shift(self) -> float:
         return 0.0
 
-    def ask(self, kind: str, **facts: Any) -> None:
-        self.source.hear(Message(kind, **facts))
+    def send_message(self, kind: str, **fields: Any) -> None:
+        self.source.on_message(PageMessage(kind, **fields))
 
-    def hold(self, *names: str) -> None:
+    def hold_buttons(self, *names: str) -> None:
         self.number += 1
-        self.source.hear(Message("keys", self.number, frozenset(names)))
+        self.source.on_message(PageMessage("keys", self.number, frozenset(names)))
 
-    def tap(self, *names: str) -> None:
-        self.hold(*names)
-        self.hold()
+    def tap_buttons(self, *names: str) -> None:
+        self.hold_buttons(*names)
+        self.hold_buttons()
 
-    async def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    async def wait_for_status(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Wait for a status; the time limit of the test catches what never comes."""
         while not holds(status := self.source.status()):
             await asyncio.sleep(0.001)
         return status
 
-    async def steps(self, count: int) -> None:
-        await self.until(lambda status: status["steps"] >= count)
+    async def wait_for_steps(self, count: int) -> None:
+        await self.wait_for_status(lambda status: status["steps"] >= count)
 
-    async def settle(self) -> dict[str, Any]:
+    async def wait_until_idle(self) -> dict[str, Any]:
         """Wait until the recorder waits for the next message."""
-        while not self.wake.idle:
+        while not self.wake.is_idle:
             await asyncio.sleep(0.001)
         return self.source.status()
 
     @property
     def episodes(self) -> list[dict[str, Any]]:
-        return [m for m in self.said if m["kind"] == "episodes"][-1]["episodes"]
+        return [m for m in self.messages if m["kind"] == "episodes"][-1]["episodes"]
 
     @property
     def notices(self) -> list[str]:
-        return [m["text"] for m in self.said if m["kind"] == "notice"]
+        return [m["text"] for m in self.messages if m["kind"] == "notice"]
 
 
 @contextlib.asynccontextmanager
-async def connected(source: Recorder) -> AsyncIterator[Player]:
+async def connected_page(source: RecordingSession) -> AsyncIterator[FakePage]:
     """A player for a while; afterwards the page is gone."""
-    player = Player(source)
-    show = asyncio.create_task(source.show(player))  # type: ignore[arg-type]
+    player = FakePage(source)
+    show = asyncio.create_task(source.stream_to(player))  # type: ignore[arg-type]
     try:
         yield player
     finally:
@@ -133,7 +133,7 @@ async def connected(source: Recorder) -> AsyncIterator[Player]:
         show.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await show
-        source.leave()
+        source.on_disconnect()
     assert not failed
 
 
@@ -145,19 +145,21 @@ def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     async def tick(*_: float) -> None:
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(Clock, "tick", tick)
+    monkeypatch.setattr(FrameClock, "tick", tick)
     return tmp_path
 
 
-def session(env: str, environment: Environment | None = None, **options: Any):
-    environment = environment or Environment()
-    return recorder(RecordOptions(env, environment=environment, **options), NAME)
+def make_recorder(env: str, env_config: EnvConfig | None = None, **options: Any):
+    env_config = env_config or EnvConfig()
+    return open_recorder(RecordOptions(env, environment=env_config, **options), NAME)
 
 
-def kept(env: str, environment: Environment | None = None) -> list[Episode]:
+def load_verified(env: str, env_config: EnvConfig | None = None) -> list[Episode]:
     """The episodes of the set, each of which a replay has equalled."""
-    environment = environment or Environment()
-    episodes = storage.load(NAME, storage.describe(NAME).spec, environment=environment)
+    env_config = env_config or EnvConfig()
+    episodes = storage.load_episodes(
+        NAME, storage.read_description(NAME).spec, env_config=env_config
+    )
     for episode in episodes:
         assert episode.audit is not None
         assert episode.audit.verified, episode.audit.mismatch
@@ -171,39 +173,39 @@ def test_what_is_played_rewound_and_saved_is_what_a_replay_shows() -> None:
     """Atari: the tape alone gives every plane and reward, in steps of one action (F28)."""
 
     async def play() -> int:
-        with session("ALE/Breakout-v5") as source:
-            async with connected(source) as player:
-                player.hold("fire")
-                await player.steps(20)
-                player.hold("right", "fire")
-                await player.steps(60)
-                player.ask("rewind", on=True)
-                await player.until(lambda status: status["steps"] <= 40)
-                player.ask("rewind", on=False)
-                rewound = (await player.settle())["steps"]
+        with make_recorder("ALE/Breakout-v5") as source:
+            async with connected_page(source) as player:
+                player.hold_buttons("fire")
+                await player.wait_for_steps(20)
+                player.hold_buttons("right", "fire")
+                await player.wait_for_steps(60)
+                player.send_message("rewind", on=True)
+                await player.wait_for_status(lambda status: status["steps"] <= 40)
+                player.send_message("rewind", on=False)
+                rewound = (await player.wait_until_idle())["steps"]
                 assert rewound <= 40
-                player.hold()
-                player.hold("left")
-                await player.steps(rewound + 30)
-                player.ask("pause")
-                steps = (await player.settle())["steps"]
-                player.ask("save")
-                await player.until(lambda status: status["steps"] == 0)
-                await player.settle()
+                player.hold_buttons()
+                player.hold_buttons("left")
+                await player.wait_for_steps(rewound + 30)
+                player.send_message("pause")
+                steps = (await player.wait_until_idle())["steps"]
+                player.send_message("save")
+                await player.wait_for_status(lambda status: status["steps"] == 0)
+                await player.wait_until_idle()
                 assert [e["steps"] for e in player.episodes] == [steps]
                 assert player.episodes[0]["verified"]
                 assert player.episodes[0]["picture"].startswith("data:image/png;base64,")
                 return rewound
 
     rewound = asyncio.run(play())
-    (episode,) = kept("ALE/Breakout-v5")
-    assert episode.tape is not None
-    blocks = episode.tape.frames.reshape(-1, 4)
+    (episode,) = load_verified("ALE/Breakout-v5")
+    assert episode.input_log is not None
+    blocks = episode.input_log.frame_actions.reshape(-1, 4)
     assert (blocks == blocks[:, :1]).all()
     assert (blocks[:, 0] == episode.actions).all()
-    assert MEANINGS[episode.actions[0]] == "FIRE"
-    assert {MEANINGS[a] for a in episode.actions[rewound:]} == {"LEFT"}
-    again = unroll(episode.tape, "ALE/Breakout-v5")
+    assert ACTION_MEANINGS[episode.actions[0]] == "FIRE"
+    assert {ACTION_MEANINGS[a] for a in episode.actions[rewound:]} == {"LEFT"}
+    again = episode_from_log(episode.input_log, "ALE/Breakout-v5")
     assert (again.planes == episode.planes).all()
     assert (again.rewards == episode.rewards).all()
     assert not episode.terminal
@@ -211,15 +213,15 @@ def test_what_is_played_rewound_and_saved_is_what_a_replay_shows() -> None:
 
 def test_every_frame_is_shown_at_normal_speed_and_some_at_high_speed() -> None:
     async def play(speed: float) -> tuple[int, int]:
-        with session("ALE/Pong-v5") as source:
-            async with connected(source) as player:
-                player.ask("speed", speed=speed)
-                player.hold("up")
-                await player.steps(25)
-                player.ask("pause")
-                status = await player.settle()
-                player.ask("discard")
-                await player.settle()
+        with make_recorder("ALE/Pong-v5") as source:
+            async with connected_page(source) as player:
+                player.send_message("speed", speed=speed)
+                player.hold_buttons("up")
+                await player.wait_for_steps(25)
+                player.send_message("pause")
+                status = await player.wait_until_idle()
+                player.send_message("discard")
+                await player.wait_until_idle()
                 return len(player.frames) - 2, status["frames"]  # but the first and the next game's
 
     shown, played = asyncio.run(play(1.0))  # `played` counts whole steps of 4 frames
@@ -230,63 +232,63 @@ def test_every_frame_is_shown_at_normal_speed_and_some_at_high_speed() -> None:
 
 def test_a_tap_shorter_than_a_step_is_played() -> None:
     async def play() -> list[int]:
-        with session("ALE/Pong-v5") as source:
-            async with connected(source) as player:
-                player.tap("up", "fire")
-                await player.steps(3)
-                player.ask("save")
-                await player.until(lambda status: status["steps"] == 0)
-                return kept("ALE/Pong-v5")[0].actions.tolist()
+        with make_recorder("ALE/Pong-v5") as source:
+            async with connected_page(source) as player:
+                player.tap_buttons("up", "fire")
+                await player.wait_for_steps(3)
+                player.send_message("save")
+                await player.wait_for_status(lambda status: status["steps"] == 0)
+                return load_verified("ALE/Pong-v5")[0].actions.tolist()
 
     actions = asyncio.run(play())
-    assert [MEANINGS[a] for a in actions[:3]] == ["UPFIRE", "NOOP", "NOOP"]
+    assert [ACTION_MEANINGS[a] for a in actions[:3]] == ["UPFIRE", "NOOP", "NOOP"]
 
 
 def test_step_by_step() -> None:
     """`step` plays one action's frames with what is held down, and waits again."""
 
     async def play() -> None:
-        with session("ALE/Pong-v5") as source:
-            async with connected(source) as player:
-                player.ask("pause")
-                player.hold("down")
+        with make_recorder("ALE/Pong-v5") as source:
+            async with connected_page(source) as player:
+                player.send_message("pause")
+                player.hold_buttons("down")
                 for number in range(1, 4):
-                    player.ask("step")
-                    status = await player.settle()
+                    player.send_message("step")
+                    status = await player.wait_until_idle()
                     assert (status["state"], status["steps"]) == ("paused", number)
                 assert status["frames"] == 12
-                player.ask("save")
-                await player.until(lambda status: status["steps"] == 0)
+                player.send_message("save")
+                await player.wait_for_status(lambda status: status["steps"] == 0)
 
     asyncio.run(play())
-    assert [MEANINGS[a] for a in kept("ALE/Pong-v5")[0].actions] == ["DOWN"] * 3
+    assert [ACTION_MEANINGS[a] for a in load_verified("ALE/Pong-v5")[0].actions] == ["DOWN"] * 3
 
 
 def test_a_game_of_turns_waits_for_each_key() -> None:
     """MiniGrid: a press is a step, two keys are two; the goal ends it; rewinding undoes that."""
 
     async def play() -> None:
-        with session(LEVEL, GRID) as source:
-            async with connected(source) as player:
-                names = [b["name"] for b in source.hello()["buttons"]]
+        with make_recorder(LEVEL, GRID) as source:
+            async with connected_page(source) as player:
+                names = [b["name"] for b in source.hello_message()["buttons"]]
                 assert names[:3] == ["left", "right", "forward"]
                 for name in ("forward", "forward", "right", "forward", "forward"):
-                    player.tap(name)
-                status = await player.settle()
+                    player.tap_buttons(name)
+                status = await player.wait_until_idle()
                 assert (status["state"], status["steps"]) == ("over", 5)
                 assert status["score"] > 0.9
-                player.ask("rewind", on=True)
-                await player.until(lambda status: status["steps"] < 5)
-                player.ask("rewind", on=False)
-                steps = (await player.settle())["steps"]
+                player.send_message("rewind", on=True)
+                await player.wait_for_status(lambda status: status["steps"] < 5)
+                player.send_message("rewind", on=False)
+                steps = (await player.wait_until_idle())["steps"]
                 for name in ("forward", "forward", "right", "forward", "forward")[steps:]:
-                    player.tap(name)
-                await player.until(lambda status: status["state"] == "over")
-                player.ask("save")
-                await player.until(lambda status: status["steps"] == 0)
+                    player.tap_buttons(name)
+                await player.wait_for_status(lambda status: status["state"] == "over")
+                player.send_message("save")
+                await player.wait_for_status(lambda status: status["steps"] == 0)
 
     asyncio.run(play())
-    (episode,) = kept(LEVEL, GRID)
+    (episode,) = load_verified(LEVEL, GRID)
     assert episode.actions.tolist() == [2, 2, 1, 2, 2]
     assert episode.terminal
     assert episode.seed == 0
@@ -294,65 +296,69 @@ def test_a_game_of_turns_waits_for_each_key() -> None:
 
 def test_real_time_without_a_key_is_the_idle_action() -> None:
     async def play() -> None:
-        with session("CartPole-v1", real_time=True, idle=1, keys=("0=left", "1=right")) as source:
-            async with connected(source) as player:
-                player.tap("0")
-                await player.until(lambda status: status["state"] == "over")
-                player.ask("save")
-                await player.until(lambda status: status["steps"] == 0)
+        with make_recorder(
+            "CartPole-v1", real_time=True, idle=1, keys=("0=left", "1=right")
+        ) as source:
+            async with connected_page(source) as player:
+                player.tap_buttons("0")
+                await player.wait_for_status(lambda status: status["state"] == "over")
+                player.send_message("save")
+                await player.wait_for_status(lambda status: status["steps"] == 0)
 
     asyncio.run(play())
-    actions = kept("CartPole-v1")[0].actions
+    actions = load_verified("CartPole-v1")[0].actions
     assert actions[0] == 0
     assert (actions[1:] == 1).all()
 
 
 def test_discarding_leaves_nothing_and_begins_anew(sets: Path) -> None:
     async def play() -> None:
-        with session("ALE/Pong-v5", seed=5) as source:
-            async with connected(source) as player:
-                player.hold("up")
-                await player.steps(10)
-                player.ask("discard")
-                await player.until(lambda status: status["state"] == "ready")
-                assert (await player.settle())["steps"] == 0
-                player.ask("save")  # of nothing
-                await player.settle()
+        with make_recorder("ALE/Pong-v5", seed=5) as source:
+            async with connected_page(source) as player:
+                player.hold_buttons("up")
+                await player.wait_for_steps(10)
+                player.send_message("discard")
+                await player.wait_for_status(lambda status: status["state"] == "ready")
+                assert (await player.wait_until_idle())["steps"] == 0
+                player.send_message("save")  # of nothing
+                await player.wait_until_idle()
                 assert player.episodes == []
 
     asyncio.run(play())
-    assert storage.names() == []
+    assert storage.list_readable_ids() == []
 
 
 @pytest.mark.parametrize(("env", "environment"), [("ALE/Breakout-v5", None), (LEVEL, GRID)])
 def test_whatever_is_asked_the_game_and_its_record_keep_step(
-    env: str, environment: Environment | None
+    env: str, environment: EnvConfig | None
 ) -> None:
     """Any messages at any moments, and what is saved in the end is still what a replay shows."""
     rng = random.Random(1)
     speeds = [0.25, 1.0, 4.0]
 
     async def play() -> None:
-        with session(env, environment) as source:
-            names = [button["name"] for button in source.hello()["buttons"]]
-            async with connected(source) as player:
+        with make_recorder(env, environment) as source:
+            names = [button["name"] for button in source.hello_message()["buttons"]]
+            async with connected_page(source) as player:
                 for _ in range(400):
                     kind = rng.choice(
                         ["keys", "keys", "rewind", "speed", "pause", "resume", "step"]
                     )
                     held = frozenset(rng.sample(names, rng.randint(0, 2)))
-                    player.ask(kind, held=held, on=rng.random() < 0.3, speed=rng.choice(speeds))
+                    player.send_message(
+                        kind, held=held, on=rng.random() < 0.3, speed=rng.choice(speeds)
+                    )
                     for _ in range(rng.randint(0, 12)):
                         await asyncio.sleep(0)
-                player.ask("rewind", on=False)
-                player.ask("resume")
-                player.tap(names[0])
-                await player.steps(1)
-                player.ask("save")
-                await player.until(lambda status: status["steps"] == 0)
+                player.send_message("rewind", on=False)
+                player.send_message("resume")
+                player.tap_buttons(names[0])
+                await player.wait_for_steps(1)
+                player.send_message("save")
+                await player.wait_for_status(lambda status: status["steps"] == 0)
 
     asyncio.run(play())
-    assert len(kept(env, environment)) == 1
+    assert len(load_verified(env, environment)) == 1
 
 
 # Faults
@@ -360,67 +366,67 @@ def test_whatever_is_asked_the_game_and_its_record_keep_step(
 
 def test_a_page_that_goes_pauses_the_game_and_finds_it_again() -> None:
     async def play() -> None:
-        with session("ALE/Pong-v5") as source:
-            async with connected(source) as player:
-                player.hold("up")
-                await player.steps(10)
+        with make_recorder("ALE/Pong-v5") as source:
+            async with connected_page(source) as player:
+                player.hold_buttons("up")
+                await player.wait_for_steps(10)
             left = source.status()
             assert left["state"] == "ready"
             for _ in range(100):  # turns of the event loop, in each of which a step could be played
                 await asyncio.sleep(0)
             assert source.status() == left
-            async with connected(source) as player:
-                assert await player.settle() == left
+            async with connected_page(source) as player:
+                assert await player.wait_until_idle() == left
                 assert len(player.frames) == 1
-                player.hold("down")
-                await player.steps(left["steps"] + 5)
-                player.ask("save")
-                await player.until(lambda status: status["steps"] == 0)
+                player.hold_buttons("down")
+                await player.wait_for_steps(left["steps"] + 5)
+                player.send_message("save")
+                await player.wait_for_status(lambda status: status["steps"] == 0)
 
     asyncio.run(play())
-    actions = kept("ALE/Pong-v5")[0].actions
-    assert {MEANINGS[a] for a in actions} == {"UP", "DOWN"}
+    actions = load_verified("ALE/Pong-v5")[0].actions
+    assert {ACTION_MEANINGS[a] for a in actions} == {"UP", "DOWN"}
 
 
 def test_a_page_that_goes_while_saving_does_not_stop_the_save() -> None:
     async def play() -> None:
-        with session("ALE/Pong-v5") as source:
-            async with connected(source) as player:
-                player.hold("up")
-                await player.steps(10)
-                player.ask("save")
-                await player.until(lambda status: status["state"] == "saving")
-            async with connected(source) as player:
-                await player.until(lambda status: status["state"] == "ready")
-                assert (await player.settle())["steps"] == 0
+        with make_recorder("ALE/Pong-v5") as source:
+            async with connected_page(source) as player:
+                player.hold_buttons("up")
+                await player.wait_for_steps(10)
+                player.send_message("save")
+                await player.wait_for_status(lambda status: status["state"] == "saving")
+            async with connected_page(source) as player:
+                await player.wait_for_status(lambda status: status["state"] == "ready")
+                assert (await player.wait_until_idle())["steps"] == 0
                 assert len(player.episodes) == 1
 
     asyncio.run(play())
-    assert len(kept("ALE/Pong-v5")) == 1
+    assert len(load_verified("ALE/Pong-v5")) == 1
 
 
 def test_a_failed_save_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def play() -> None:
-        with session("ALE/Pong-v5") as source:
-            async with connected(source) as player:
-                player.hold("up")
-                await player.steps(10)
-                player.ask("pause")
-                steps = (await player.settle())["steps"]
+        with make_recorder("ALE/Pong-v5") as source:
+            async with connected_page(source) as player:
+                player.hold_buttons("up")
+                await player.wait_for_steps(10)
+                player.send_message("pause")
+                steps = (await player.wait_until_idle())["steps"]
                 with monkeypatch.context() as patch:
-                    patch.setattr(storage, "append", full)
-                    player.ask("save")
-                    await player.until(lambda status: status["state"] == "ready")
-                    assert (await player.settle())["steps"] == steps
+                    patch.setattr(storage, "append_episodes", full)
+                    player.send_message("save")
+                    await player.wait_for_status(lambda status: status["state"] == "ready")
+                    assert (await player.wait_until_idle())["steps"] == steps
                 assert "nothing is lost" in player.notices[-1]
-                player.ask("save")
-                await player.until(lambda status: status["steps"] == 0)
+                player.send_message("save")
+                await player.wait_for_status(lambda status: status["steps"] == 0)
 
     def full(*_: Any, **__: Any) -> None:
         raise DemonstrationError("the disk is full")
 
     asyncio.run(play())
-    assert len(kept("ALE/Pong-v5")) == 1
+    assert len(load_verified("ALE/Pong-v5")) == 1
 
 
 def test_a_step_that_cannot_be_written_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,22 +440,24 @@ def test_a_step_that_cannot_be_written_is_taken_back(monkeypatch: pytest.MonkeyP
         return write(file, data)
 
     async def play() -> None:
-        with session("ALE/Pong-v5") as source:
-            async with connected(source) as player:
-                player.hold("up")
-                await player.steps(10)
+        with make_recorder("ALE/Pong-v5") as source:
+            async with connected_page(source) as player:
+                player.hold_buttons("up")
+                await player.wait_for_steps(10)
                 with monkeypatch.context() as patch:
                     patch.setattr(os, "write", full)
-                    status = await player.until(lambda status: status["state"] == "paused")
-                    await player.settle()
+                    status = await player.wait_for_status(
+                        lambda status: status["state"] == "paused"
+                    )
+                    await player.wait_until_idle()
                 assert "No space left on device" in player.notices[-1]
-                player.ask("resume")
-                await player.steps(status["steps"] + 10)
-                player.ask("save")
-                await player.until(lambda status: status["steps"] == 0)
+                player.send_message("resume")
+                await player.wait_for_steps(status["steps"] + 10)
+                player.send_message("save")
+                await player.wait_for_status(lambda status: status["steps"] == 0)
 
     asyncio.run(play())
-    assert len(kept("ALE/Pong-v5")[0]) >= 20
+    assert len(load_verified("ALE/Pong-v5")[0]) >= 20
 
 
 @pytest.mark.parametrize("repeats", [True, False])
@@ -464,25 +472,27 @@ def test_an_environment_that_breaks_keeps_what_was_played(
     monkeypatch.setattr(spec, "kwargs", kwargs)
 
     async def play() -> None:
-        with session("lookfurther/Forgetful-v0") as source:
-            assert source.hello()["rewind"] is repeats
-            async with connected(source) as player:
+        with make_recorder("lookfurther/Forgetful-v0") as source:
+            assert source.hello_message()["rewind"] is repeats
+            async with connected_page(source) as player:
                 for _ in range(25):
-                    player.tap("1")
-                status = await player.until(lambda status: status["state"] in ("paused", "over"))
+                    player.tap_buttons("1")
+                status = await player.wait_for_status(
+                    lambda status: status["state"] in ("paused", "over")
+                )
                 assert status["steps"] == 24
                 assert status["broken"] is not repeats
-                await player.settle()
+                await player.wait_until_idle()
                 assert "out of order" in player.notices[-1]
-                player.ask("save")
-                await player.until(lambda status: status["steps"] == 0)
-                await player.settle()
+                player.send_message("save")
+                await player.wait_for_status(lambda status: status["steps"] == 0)
+                await player.wait_until_idle()
                 (episode,) = player.episodes
                 assert episode["verified"] is repeats
                 assert bool(episode["mismatch"]) is not repeats
 
     asyncio.run(play())
-    assert storage.describe(NAME).episodes[0].steps == 24
+    assert storage.read_description(NAME).episodes[0].steps == 24
 
 
 # Killed
@@ -490,26 +500,26 @@ def test_an_environment_that_breaks_keeps_what_was_played(
 
 def test_a_recorder_takes_up_what_another_left() -> None:
     async def first() -> int:
-        with session("ALE/Breakout-v5") as source:
-            async with connected(source) as player:
-                player.hold("fire")
-                await player.steps(30)
-                player.ask("rewind", on=True)
-                await player.until(lambda status: status["steps"] < 25)
+        with make_recorder("ALE/Breakout-v5") as source:
+            async with connected_page(source) as player:
+                player.hold_buttons("fire")
+                await player.wait_for_steps(30)
+                player.send_message("rewind", on=True)
+                await player.wait_for_status(lambda status: status["steps"] < 25)
         return source.status()["steps"]
 
     async def second(steps: int) -> None:
-        with session("ALE/Breakout-v5") as source:
+        with make_recorder("ALE/Breakout-v5") as source:
             assert source.status()["steps"] == steps
-            async with connected(source) as player:
-                player.hold("left")
-                await player.steps(steps + 10)
+            async with connected_page(source) as player:
+                player.hold_buttons("left")
+                await player.wait_for_steps(steps + 10)
                 assert f"unfinished episode of {steps} steps is back" in player.notices[0]
-                player.ask("save")
-                await player.until(lambda status: status["steps"] == 0)
+                player.send_message("save")
+                await player.wait_for_status(lambda status: status["steps"] == 0)
 
     asyncio.run(second(asyncio.run(first())))
-    assert len(kept("ALE/Breakout-v5")) == 1
+    assert len(load_verified("ALE/Breakout-v5")) == 1
 
 
 def test_an_episode_saved_just_before_the_end_is_not_offered_again(
@@ -519,54 +529,60 @@ def test_an_episode_saved_just_before_the_end_is_not_offered_again(
     from lookfurther.recorder.journal import Journal
 
     async def first() -> None:
-        with session("ALE/Pong-v5") as source:
-            async with connected(source) as player:
-                player.hold("up")
-                await player.steps(10)
+        with make_recorder("ALE/Pong-v5") as source:
+            async with connected_page(source) as player:
+                player.hold_buttons("up")
+                await player.wait_for_steps(10)
                 with monkeypatch.context() as patch:
                     patch.setattr(Journal, "clear", stop)
-                    player.ask("save")
-                    await player.until(lambda status: status["state"] == "ready")
+                    player.send_message("save")
+                    await player.wait_for_status(lambda status: status["state"] == "ready")
 
     def stop(_: Journal) -> None:
         raise OSError("killed here")
 
     asyncio.run(first())
-    assert len(kept("ALE/Pong-v5")) == 1
-    with session("ALE/Pong-v5") as source:
+    assert len(load_verified("ALE/Pong-v5")) == 1
+    with make_recorder("ALE/Pong-v5") as source:
         assert source.status()["steps"] == 0
 
 
 def test_what_does_not_replay_is_set_aside_not_lost(sets: Path) -> None:
     async def first() -> None:
-        with session("lookfurther/Forgetful-v0") as source:
-            async with connected(source) as player:
+        with make_recorder("lookfurther/Forgetful-v0") as source:
+            async with connected_page(source) as player:
                 for _ in range(3):
-                    player.tap("1")
-                await player.steps(3)
+                    player.tap_buttons("1")
+                await player.wait_for_steps(3)
 
     asyncio.run(first())
     journal = sets / "test" / ".played-v0.recorder" / "unfinished.jsonl"
     before = journal.read_bytes()
-    with session("lookfurther/Forgetful-v0") as source:
+    with make_recorder("lookfurther/Forgetful-v0") as source:
         assert source.status()["steps"] == 0
         assert journal.with_name("unfinished.1.jsonl").read_bytes() == before
 
 
 def test_other_settings_and_other_games_are_refused_before_play() -> None:
     async def play() -> None:
-        with session("ALE/Pong-v5") as source:
-            with pytest.raises(RunLocked), session("ALE/Pong-v5"):
+        with make_recorder("ALE/Pong-v5") as source:
+            with pytest.raises(RunLocked), make_recorder("ALE/Pong-v5"):
                 pass
-            async with connected(source) as player:
-                player.hold("up")
-                await player.steps(3)
-                player.ask("save")
-                await player.until(lambda status: status["steps"] == 0)
+            async with connected_page(source) as player:
+                player.hold_buttons("up")
+                await player.wait_for_steps(3)
+                player.send_message("save")
+                await player.wait_for_status(lambda status: status["steps"] == 0)
 
     asyncio.run(play())
-    for env, environment in (("ALE/Breakout-v5", None), ("ALE/Pong-v5", Environment(repeat=3))):
-        with pytest.raises(DemonstrationError, match=f"{NAME} holds"), session(env, environment):
+    for env, environment in (
+        ("ALE/Breakout-v5", None),
+        ("ALE/Pong-v5", EnvConfig(action_repeat=3)),
+    ):
+        with (
+            pytest.raises(DemonstrationError, match=f"{NAME} holds"),
+            make_recorder(env, environment),
+        ):
             pass
 
 
@@ -606,11 +622,11 @@ def test_a_name_without_version_gets_one(
 
 
 def test_names_of_sets() -> None:
-    assert default_name("ALE/MontezumaRevenge-v5") == "recorded/MontezumaRevenge-v0"
-    assert default_name("module:MiniGrid-Empty-5x5-v0") == "recorded/MiniGrid-Empty-5x5-v0"
+    assert default_set_name("ALE/MontezumaRevenge-v5") == "recorded/MontezumaRevenge-v0"
+    assert default_set_name("module:MiniGrid-Empty-5x5-v0") == "recorded/MiniGrid-Empty-5x5-v0"
 
 
-class Command:
+class ServerProcess:
     """A command that serves a page, in a process of its own."""
 
     def __init__(self, *words: str, name: str = "record", folder: Path = ROOT) -> None:
@@ -626,7 +642,7 @@ class Command:
         self.address = found[1]
         assert self.address.startswith("127.0.0.1:")
 
-    def live(self) -> ClientConnection:
+    def open_websocket(self) -> ClientConnection:
         origin = "http://" + self.address.partition("/")[0]
         return connect(
             f"ws://{self.address}live",
@@ -650,7 +666,7 @@ def play_until(page: ClientConnection, holds: Callable[[dict[str, Any]], bool]) 
     while True:
         data = page.recv()
         if isinstance(data, bytes):
-            number = HEADER.unpack_from(data)[0]
+            number = FRAME_HEADER.unpack_from(data)[0]
             page.send(json.dumps({"kind": "seen", "number": number, "wait": 4}))
         elif (said := json.loads(data))["kind"] == "status" and holds(said):
             return said
@@ -659,27 +675,27 @@ def play_until(page: ClientConnection, holds: Callable[[dict[str, Any]], bool]) 
 def test_what_was_played_survives_a_killed_server() -> None:
     """Every step a page was told of is there again after a SIGKILL, and verifies when saved."""
     words = ("ALE/Pong-v5", "--name", NAME)
-    server = Command(*words)
-    with server.live() as page:
+    server = ServerProcess(*words)
+    with server.open_websocket() as page:
         page.send('{"kind": "keys", "number": 1, "held": ["up"]}')
         told = play_until(page, lambda status: status["steps"] >= 20)
         server.stop(signal.SIGKILL)
-    server = Command(*words)
-    with server.live() as page:
+    server = ServerProcess(*words)
+    with server.open_websocket() as page:
         found = play_until(page, lambda status: True)
         assert found["state"] == "ready"
         assert told["steps"] <= found["steps"] <= told["steps"] + 2
         page.send('{"kind": "save"}')
         play_until(page, lambda status: status["steps"] == 0)
     assert server.stop(signal.SIGINT) == 0
-    (episode,) = kept("ALE/Pong-v5")
+    (episode,) = load_verified("ALE/Pong-v5")
     assert len(episode) == found["steps"]
 
 
 # The real server among strangers
 
 
-class Logged(Command):
+class LoggedServer(ServerProcess):
     """The same with its errors in a file, and few file descriptors."""
 
     def __init__(self, log: Path, *words: str, descriptors: int = 256) -> None:
@@ -696,14 +712,14 @@ class Logged(Command):
         self.first_line = self.process.stdout.readline()
         self.address = self.first_line.partition("http://")[2].strip()
 
-    def __enter__(self) -> Logged:
+    def __enter__(self) -> LoggedServer:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
 
-    def idle(self, count: int) -> list[socket.socket]:
+    def open_idle_connections(self, count: int) -> list[socket.socket]:
         """Connections that never say anything."""
         host, port = self.address.partition("/")[0].split(":")
         return [socket.create_connection((host, int(port))) for _ in range(count)]
@@ -722,13 +738,16 @@ def descriptors() -> Iterator[None]:
 def test_many_idle_connections_do_not_stop_play(tmp_path: Path, descriptors: None) -> None:
     """More than the server has file descriptors for, before and while somebody plays."""
     log = tmp_path / "log"
-    with contextlib.ExitStack() as strangers, Logged(log, "ALE/Pong-v5", "--name", NAME) as server:
-        for stranger in server.idle(300):
+    with (
+        contextlib.ExitStack() as strangers,
+        LoggedServer(log, "ALE/Pong-v5", "--name", NAME) as server,
+    ):
+        for stranger in server.open_idle_connections(300):
             strangers.enter_context(stranger)
-        with server.live() as page:
+        with server.open_websocket() as page:
             page.send('{"kind": "keys", "number": 1, "held": ["up"]}')
             play_until(page, lambda status: status["steps"] >= 5)
-            for stranger in server.idle(300):
+            for stranger in server.open_idle_connections(300):
                 strangers.enter_context(stranger)
             seen = play_until(page, lambda status: status["steps"] >= 10)
             assert seen["state"] == "playing"
@@ -739,7 +758,7 @@ def test_many_idle_connections_do_not_stop_play(tmp_path: Path, descriptors: Non
 def test_token_is_printed_once_and_never_logged(tmp_path: Path) -> None:
     """The address is for the player; a log of requests would show it to every reader of the log."""
     log = tmp_path / "log"
-    with Logged(log, "ALE/Pong-v5", "--name", NAME) as server:
+    with LoggedServer(log, "ALE/Pong-v5", "--name", NAME) as server:
         host, _, path = server.address.partition("/")
         token = path.strip("/")
         assert server.first_line.count(token) == 1
@@ -748,7 +767,7 @@ def test_token_is_printed_once_and_never_logged(tmp_path: Path) -> None:
             page.request("GET", place)
             assert page.getresponse().status == status
             page.close()
-        server.live().close()
+        server.open_websocket().close()
         server.process.send_signal(signal.SIGINT)
         said, _ = server.process.communicate()
     assert "episodes join the set" in said  # the output is there, and the token is not in it

@@ -15,17 +15,17 @@ from lookfurther import config, validation
 from lookfurther.actor import Actor
 from lookfurther.config import validate
 from lookfurther.errors import ConfigError
-from lookfurther.master_weights import Weights
+from lookfurther.master_weights import MasterWeights
 from lookfurther.presets import preset
 from lookfurther.replay import prioritized, sum_tree
-from lookfurther.replay.prioritized import Replay
+from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.types import BEST, FIRST, TERMINAL, TRUNCATED, Batch, Chunk, Spec, Step
 
 LANES = 3
 VECTOR = Spec("toy", (2,), 3, "float32", 4, 1.0)
 
 
-class Mean(nn.Module):
+class MeanNetwork(nn.Module):
     """Cheap values that differ between observations."""
 
     def __init__(self, actions: int) -> None:
@@ -58,48 +58,52 @@ class History:
         return x, self.actions[t][lane], np.float32(r), np.float32(discount), x_next
 
 
-def play(envs, actor: Actor, replay: Replay, history: History, turns: int) -> None:
+def play_turns(envs, actor: Actor, replay: PrioritizedReplay, history: History, turns: int) -> None:
     step = history.steps[-1] if history.steps else envs.reset()
     if not history.steps:
         history.steps.append(step)
-        actor.load(step)
+        actor.load_step(step)
     for _ in range(turns):
         actions = actor.act()
         envs.send(actions)
         step = envs.recv()
         history.actions.append(actions)
         history.steps.append(step)
-        actor.load(step)
+        actor.load_step(step)
         replay.add(actor.observe())
 
 
-def samplable(history: History, replay: Replay) -> set[tuple[int, int, int]]:
+def expected_samplable(history: History, replay: PrioritizedReplay) -> set[tuple[int, int, int]]:
     """(lane, t, n) of every item that must be samplable, by the definition."""
     written, stack = len(history.actions), replay.spec.stack
-    oldest = max(0, written - replay.length + stack - 1) if written > replay.length else 0
+    oldest = (
+        max(0, written - replay.slots_per_lane + stack - 1)
+        if written > replay.slots_per_lane
+        else 0
+    )
     wanted = set()
-    for t in range(oldest, written - replay.lag):
+    for t in range(oldest, written - replay.max_horizon):
         ended = history.steps[t].terminal | history.steps[t].truncated
         wanted |= {(i, t, n) for i in np.flatnonzero(~ended) for n in replay.settings.horizons}
     return wanted
 
 
-def check_all(history: History, replay: Replay) -> int:
+def check_every_item(history: History, replay: PrioritizedReplay) -> int:
     """Every item of the replay equals the history's, and none is missing."""
     written = len(history.actions)
     seen = set()
-    for batch in replay.sweep(64):
+    for batch in replay.iter_items(64):
         for i, item in enumerate(batch.item.tolist()):
             slot, h = divmod(item, len(replay.settings.horizons))
-            lane, place = divmod(slot, replay.length)
-            t = (written - 1) - (written - 1 - place) % replay.length
+            lane, place = divmod(slot, replay.slots_per_lane)
+            t = (written - 1) - (written - 1 - place) % replay.slots_per_lane
             n = replay.settings.horizons[h]
             x, a, r, discount, x_next = history.item(lane, t, n, replay.gamma)
             assert np.array_equal(batch.x[i], x), (lane, t, n)
             assert np.array_equal(batch.x_next[i], x_next), (lane, t, n)
             assert (batch.a[i], batch.r[i], batch.discount[i]) == (a, r, discount), (lane, t, n)
             seen.add((lane, t, n))
-    assert seen == samplable(history, replay)
+    assert seen == expected_samplable(history, replay)
     return len(seen)
 
 
@@ -111,17 +115,23 @@ def test_every_item_equals_a_brute_force_history_of_real_emulator_streams(env: s
     from lookfurther.envs import make_envs
 
     settings = preset(
-        "no-demos", env=env, actor__lanes=LANES, environment__cap=cap, environment__noops=3
+        "no-demos",
+        env=env,
+        actor__lanes=LANES,
+        environment__max_episode_length=cap,
+        environment__noop_max=3,
     )
     envs = make_envs(env, settings.environment, LANES, 0, 1)
-    weights = Weights(Mean(envs.spec.actions), torch.float32)
+    weights = MasterWeights(MeanNetwork(envs.spec.actions), torch.float32)
     actor = Actor(weights, envs.spec, settings, range(settings.actor.lanes))
     actor.epsilon.fill_(1.0)
-    replay = Replay(envs.spec, LANES, LANES * 53, settings.replay, settings.learner.gamma)
+    replay = PrioritizedReplay(
+        envs.spec, LANES, LANES * 53, settings.replay, settings.learner.gamma
+    )
     history, compared = History(), 0
     for _ in range(12):  # 12 times 41 slots in rings of 53: nine wraps
-        play(envs, actor, replay, history, 41)
-        compared += check_all(history, replay)
+        play_turns(envs, actor, replay, history, 41)
+        compared += check_every_item(history, replay)
     ends = sum(int(s.terminal.sum() + s.truncated.sum()) for s in history.steps)
     envs.close()
     assert ends >= 3
@@ -140,7 +150,7 @@ def toy_step(rng: np.random.Generator, before: Step | None, lanes: int, stack: i
     return Step(stacks, reward, kind == 1, kind == 2, first, np.zeros(lanes, bool))
 
 
-def toy_turn(rng: np.random.Generator, replay: Replay, history: History) -> None:
+def add_toy_step(rng: np.random.Generator, replay: PrioritizedReplay, history: History) -> None:
     """One step of every lane into the replay and into the history."""
     lanes, steps = replay.lanes, history.steps
     if not steps:
@@ -148,7 +158,7 @@ def toy_turn(rng: np.random.Generator, replay: Replay, history: History) -> None
     now, t = steps[-1], len(history.actions)
     steps.append(toy_step(rng, now, lanes, replay.spec.stack))
     history.actions.append(rng.integers(4, size=lanes))
-    due = steps[t - replay.lag] if t >= replay.lag else None
+    due = steps[t - replay.max_horizon] if t >= replay.max_horizon else None
     alive = ~(due.terminal | due.truncated) if due else np.zeros(lanes, bool)
     replay.add(
         Chunk(
@@ -157,7 +167,7 @@ def toy_turn(rng: np.random.Generator, replay: Replay, history: History) -> None
             reward=steps[-1].reward[None],
             mark=(now.first * FIRST + now.terminal * TERMINAL + now.truncated * TRUNCATED)[None],
             priority=np.repeat(alive[None, :, None], len(replay.horizons), -1).astype(np.float32),
-            forget=np.zeros(lanes, np.int64),
+            invalidate_newest=np.zeros(lanes, np.int64),
         )
     )
 
@@ -177,47 +187,49 @@ def test_smallest_allowed_replay_tears_no_stack_and_is_never_empty(
     chosen = preset(
         "no-demos",
         env="toy",
-        environment__stack=stack,
+        environment__frame_stack=stack,
         actor__lanes=lanes,
         replay__horizons=tuple(horizons),
-        replay__start=lanes * (max(horizons) + 2),
+        replay__learning_starts=lanes * (max(horizons) + 2),
     )
-    least = validation.least_capacity(chosen)
+    least = validation.min_capacity(chosen)
     validate(config.replace(chosen, replay__capacity=least))
     with pytest.raises(ConfigError, match="capacity"):
         validate(config.replace(chosen, replay__capacity=least - 1))
     spec = Spec("toy", (1,), stack, "float32", 4, 1.0)
-    subject = Replay(spec, lanes, least, chosen.replay, 0.9)
+    subject = PrioritizedReplay(spec, lanes, least, chosen.replay, 0.9)
     rng, history = np.random.default_rng(seed), History()
-    for _ in range(subject.length):
-        toy_turn(rng, subject, history)
-    for _ in range(subject.length):
-        toy_turn(rng, subject, history)
-        assert check_all(history, subject) >= lanes
+    for _ in range(subject.slots_per_lane):
+        add_toy_step(rng, subject, history)
+    for _ in range(subject.slots_per_lane):
+        add_toy_step(rng, subject, history)
+        assert check_every_item(history, subject) >= lanes
 
 
-def chunk_of(rng: np.random.Generator, lanes: int, forget: int = 0) -> Chunk:
+def random_chunk(rng: np.random.Generator, lanes: int, forget: int = 0) -> Chunk:
     return Chunk(
         plane=rng.random((1, lanes, 2), np.float32),
         action=rng.integers(4, size=(1, lanes)),
         reward=rng.random((1, lanes), np.float32),
         mark=np.zeros((1, lanes), np.uint8),
         priority=rng.random((1, lanes, 2), np.float32) + 0.01,
-        forget=np.full(lanes, forget),
+        invalidate_newest=np.full(lanes, forget),
     )
 
 
-def filled(alpha: float = 0.6, beta: float = 0.4, seed: int = 0) -> Replay:
-    replay = Replay(VECTOR, 2, 80, config.Replay(alpha=alpha, beta=beta), 0.9, seed=seed)
+def filled_replay(alpha: float = 0.6, beta: float = 0.4, seed: int = 0) -> PrioritizedReplay:
+    replay = PrioritizedReplay(
+        VECTOR, 2, 80, config.ReplayConfig(alpha=alpha, beta=beta), 0.9, seed=seed
+    )
     rng = np.random.default_rng(0)
     for _ in range(70):
-        replay.add(chunk_of(rng, 2))
+        replay.add(random_chunk(rng, 2))
     return replay
 
 
 def test_items_are_sampled_in_proportion_to_their_mass():
-    replay = filled()
-    share = (replay.tree.mass / replay.tree.total).numpy()
+    replay = filled_replay()
+    share = (replay.tree.masses / replay.tree.total_mass).numpy()
     draws, rounds = 64, 2000
     counts = np.zeros(len(share))
     for _ in range(rounds):
@@ -231,8 +243,8 @@ def test_items_are_sampled_in_proportion_to_their_mass():
 
 
 def test_each_stratum_gives_exactly_one_item():
-    replay = filled()
-    edges = replay.tree.mass.cumsum(0) / replay.tree.total
+    replay = filled_replay()
+    edges = replay.tree.masses.cumsum(0) / replay.tree.total_mass
     for _ in range(20):
         item = replay.sample(32).item
         strata = torch.arange(32)
@@ -242,80 +254,82 @@ def test_each_stratum_gives_exactly_one_item():
 
 
 def test_weights_are_those_of_the_probabilities_at_the_time_of_sampling():
-    replay = filled(beta=0.7)
+    replay = filled_replay(beta=0.7)
     batch = replay.sample(40)
-    probability = (replay.tree.mass / replay.tree.total)[batch.item]
-    expected = (len(replay.tree.mass) * probability) ** -0.7
+    probability = (replay.tree.masses / replay.tree.total_mass)[batch.item]
+    expected = (len(replay.tree.masses) * probability) ** -0.7
     assert torch.allclose(batch.w.double(), expected / expected.max(), rtol=1e-6)
     assert batch.w.max() == 1
 
 
 def test_a_new_priority_becomes_its_power_and_no_other_item_moves():
-    replay = filled(alpha=0.5)
-    before = replay.tree.mass.clone()
+    replay = filled_replay(alpha=0.5)
+    before = replay.tree.masses.clone()
     item = replay.sample(8).item.unique()
-    replay.update(item, torch.full((len(item),), 4.0))
-    assert torch.allclose(replay.tree.mass[item], torch.tensor(2.0).double(), rtol=1e-6)
+    replay.update_priorities(item, torch.full((len(item),), 4.0))
+    assert torch.allclose(replay.tree.masses[item], torch.tensor(2.0).double(), rtol=1e-6)
     rest = torch.ones(len(before), dtype=torch.bool)
     rest[item] = False
-    assert torch.equal(replay.tree.mass[rest], before[rest])
+    assert torch.equal(replay.tree.masses[rest], before[rest])
 
 
 def test_first_priority_becomes_its_power():
     """Of every item, before anything is sampled."""
     alpha, offset = 0.5, 0.25
-    subject = Replay(VECTOR, 2, 80, config.Replay(alpha=alpha, offset=offset), 0.9)
+    subject = PrioritizedReplay(
+        VECTOR, 2, 80, config.ReplayConfig(alpha=alpha, priority_offset=offset), 0.9
+    )
     rng, turns = np.random.default_rng(0), 30
-    chunks = [chunk_of(rng, 2) for _ in range(turns)]
+    chunks = [random_chunk(rng, 2) for _ in range(turns)]
     for chunk in chunks:
         subject.add(chunk)
-    mass = subject.tree.mass.view(2, subject.length, 2)
-    for t in range(turns - subject.lag):
-        given = torch.from_numpy(chunks[t + subject.lag].priority[0]).double()
+    mass = subject.tree.masses.view(2, subject.slots_per_lane, 2)
+    for t in range(turns - subject.max_horizon):
+        given = torch.from_numpy(chunks[t + subject.max_horizon].priority[0]).double()
         assert torch.allclose(mass[:, t], (given + offset) ** alpha, rtol=1e-9)
-    assert (mass[:, turns - subject.lag :] == 0).all()
+    assert (mass[:, turns - subject.max_horizon :] == 0).all()
 
 
 def test_an_item_that_left_meanwhile_does_not_come_back():
-    replay = filled()
+    replay = filled_replay()
     rng = np.random.default_rng(1)
     batch = replay.sample(64)
-    for _ in range(replay.length):
-        replay.add(chunk_of(rng, 2)._replace(priority=np.zeros((1, 2, 2), np.float32)))
-    replay.update(batch.item, torch.ones(64))
-    assert replay.tree.total == 0
+    for _ in range(replay.slots_per_lane):
+        replay.add(random_chunk(rng, 2)._replace(priority=np.zeros((1, 2, 2), np.float32)))
+    replay.update_priorities(batch.item, torch.ones(64))
+    assert replay.tree.total_mass == 0
 
 
 def test_a_dropped_episode_is_never_sampled_again():
-    replay = filled()
+    replay = filled_replay()
     rng = np.random.default_rng(2)
-    replay.add(chunk_of(rng, 2, forget=15))
+    replay.add(random_chunk(rng, 2, forget=15))
     held = defaultdict(set)
-    for item in replay.tree.mass.nonzero().view(-1).tolist():
-        lane, place = divmod(item // 2, replay.length)
-        held[lane].add(70 - (70 - place) % replay.length)
+    for item in replay.tree.masses.nonzero().view(-1).tolist():
+        lane, place = divmod(item // 2, replay.slots_per_lane)
+        held[lane].add(70 - (70 - place) % replay.slots_per_lane)
     assert all(max(times) == 70 - 15 for times in held.values())
 
 
 def test_state_restores_contents_priorities_and_the_next_draw():
-    replay = filled(seed=3)
+    replay = filled_replay(seed=3)
     saved = {name: value.clone() for name, value in replay.state().items()}
-    other = Replay(VECTOR, 2, 80, replay.settings, 0.9, seed=99)
+    other = PrioritizedReplay(VECTOR, 2, 80, replay.settings, 0.9, seed=99)
     other.load_state(saved)
     for _ in range(3):
         for ours, theirs in zip(replay.sample(32), other.sample(32), strict=True):
             assert torch.equal(ours, theirs)
     rng = np.random.default_rng(4), np.random.default_rng(4)
-    replay.add(chunk_of(rng[0], 2))
-    other.add(chunk_of(rng[1], 2))
+    replay.add(random_chunk(rng[0], 2))
+    other.add(random_chunk(rng[1], 2))
     assert all(torch.equal(v, other.state()[k]) for k, v in replay.state().items())
 
 
-def film_of(seed: int, turns: int) -> list[Chunk]:
+def random_chunks(seed: int, turns: int) -> list[Chunk]:
     """Two lanes with beginnings, ends of both kinds, dropped episodes, chunks of 1 and 2 slots."""
     rng, chunks = np.random.default_rng(seed), []
     for i in range(turns):
-        parts = [chunk_of(rng, 2) for _ in range(1 + i % 2)]
+        parts = [random_chunk(rng, 2) for _ in range(1 + i % 2)]
         plane, action, reward, mark, priority, _ = map(np.concatenate, zip(*parts, strict=True))
         marked = rng.random(mark.shape) < 0.2
         mark[marked] = rng.choice([FIRST, TERMINAL, TRUNCATED, BEST], marked.sum())
@@ -325,31 +339,35 @@ def film_of(seed: int, turns: int) -> list[Chunk]:
     return chunks
 
 
-def lived(chunks: list[Chunk], compiled: str = "") -> list[Batch]:
+def sampled_batches(chunks: list[Chunk], compiled: str = "") -> list[Batch]:
     """Batches drawn while chunks come and priorities change, then all that is samplable."""
-    subject = Replay(VECTOR, 2, 2 * 47, config.Replay(horizons=(1, 3, 10)), 0.9, seed=1)
+    subject = PrioritizedReplay(
+        VECTOR, 2, 2 * 47, config.ReplayConfig(horizons=(1, 3, 10)), 0.9, seed=1
+    )
     if compiled:
-        subject._draw = torch.compile(subject._draw, fullgraph=True, backend=compiled)
-        subject.update = torch.compile(subject.update, fullgraph=True, backend=compiled)
+        subject._draw_items = torch.compile(subject._draw_items, fullgraph=True, backend=compiled)
+        subject.update_priorities = torch.compile(
+            subject.update_priorities, fullgraph=True, backend=compiled
+        )
     batches = []
     for i, chunk in enumerate(chunks):
         subject.add(chunk._replace(priority=chunk.priority[..., [0, 1, 1]]))
         if i > 20:
             batches.append(subject.sample(16))
-            subject.update(batches[-1].item, batches[-1].item.float().cos().abs())
-    return [*batches, *subject.sweep(50)]
+            subject.update_priorities(batches[-1].item, batches[-1].item.float().cos().abs())
+    return [*batches, *subject.iter_items(50)]
 
 
 @pytest.mark.parametrize("compiled", ["", "eager"])
 def test_tensors_tell_the_same_story_as_numpy(compiled: str):
     """What a GPU runs, as it is and traced whole, beside what the host runs."""
-    chunks = film_of(0, 90)
-    host = lived(chunks)
+    chunks = random_chunks(0, 90)
+    host = sampled_batches(chunks)
     with (
-        patch.object(prioritized, "native", lambda x: x),
-        patch.object(sum_tree, "native", lambda x: x),
+        patch.object(prioritized, "to_native", lambda x: x),
+        patch.object(sum_tree, "to_native", lambda x: x),
     ):
-        device = lived(chunks, compiled)
+        device = sampled_batches(chunks, compiled)
     for ours, theirs in zip(host, device, strict=True):
         assert torch.allclose(ours.w, theirs.w, rtol=1e-6)
         for name in ("both", "a", "r", "discount", "e", "item"):
@@ -360,7 +378,7 @@ def test_tensors_tell_the_same_story_as_numpy(compiled: str):
 
 def test_memory_is_what_was_announced():
     spec = Spec("ALE/Pong-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
-    replay = Replay(spec, 4, 20_000, config.Replay(), 0.999)
-    announced = Replay.bytes_for(spec, 20_000, 2)
-    assert abs(replay.bytes - announced) < 0.01 * announced
-    assert replay.bytes / 20_000 < 7300
+    replay = PrioritizedReplay(spec, 4, 20_000, config.ReplayConfig(), 0.999)
+    announced = PrioritizedReplay.estimate_bytes(spec, 20_000, 2)
+    assert abs(replay.num_bytes - announced) < 0.01 * announced
+    assert replay.num_bytes / 20_000 < 7300

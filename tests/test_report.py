@@ -22,31 +22,43 @@ from lookfurther.cli.main import main
 from lookfurther.config import Config, replace, to_json
 from lookfurther.errors import ConfigError, LookFurtherError
 from lookfurther.evaluation import results
-from lookfurther.evaluation.paper_scores import STARTS, Starts, printed, titles
-from lookfurther.evaluation.results import Conditions, Evaluation, Trace
+from lookfurther.evaluation.paper_scores import START_TITLES, StartType, game_titles, printed_scores
+from lookfurther.evaluation.results import Evaluation, EvaluationConditions, ReturnCurve
 from lookfurther.presets import preset
 from lookfurther.report import tables
-from lookfurther.report.comparison import human_relative, profile
-from lookfurther.report.curves import POINTS, Line, band, line
-from lookfurther.report.figure_style import looks, save
-from lookfurther.report.runs import SEED, Run, find, fingerprint, group, settings
-from lookfurther.report.score_columns import Column, Score, columns
-from lookfurther.report.table import Table
+from lookfurther.report.comparison import plot_human_relative, plot_performance_profile
+from lookfurther.report.curves import (
+    CURVE_POINTS,
+    MetricCurve,
+    compute_confidence_band,
+    extract_curve,
+)
+from lookfurther.report.figure_style import assign_line_styles, save_figure
+from lookfurther.report.runs import (
+    SEED_SETTINGS,
+    RunData,
+    config_fingerprint,
+    find_runs,
+    flatten_settings,
+    group_runs,
+)
+from lookfurther.report.score_columns import RunScores, ScoreColumn, build_columns
+from lookfurther.report.table import ReportTable
 
 ROOT = Path(__file__).parents[1]
-ROMS = {game: f"ALE/{game.title().replace('_', '')}-v5" for game in titles()}
+ROMS = {game: f"ALE/{game.title().replace('_', '')}-v5" for game in game_titles()}
 
 
 def evaluated(env: str, score: float, **conditions: Any) -> Evaluation:
     """An evaluation of two episodes around a score."""
     scores = np.array([score - 1, score + 1])
-    return Evaluation(Conditions(env, **conditions), scores, np.array([10, 20]))
+    return Evaluation(EvaluationConditions(env, **conditions), scores, np.array([10, 20]))
 
 
-def made(config: Config, rows: list[dict[str, Any]], *evaluations: Evaluation) -> Run:
+def made(config: Config, rows: list[dict[str, Any]], *evaluations: Evaluation) -> RunData:
     """A run that was never written down."""
-    by_name = {e.conditions.name: e for e in evaluations}
-    return Run(Path(f"run-{config.run.seed}"), config, rows, by_name, None)
+    by_name = {e.conditions.folder_name: e for e in evaluations}
+    return RunData(Path(f"run-{config.run.seed}"), config, rows, by_name, None)
 
 
 def rows(slope: float, points: int = 5) -> list[dict[str, Any]]:
@@ -68,14 +80,14 @@ def rows(slope: float, points: int = 5) -> list[dict[str, Any]]:
     ]
 
 
-def written(run: Run, path: Path) -> Path:
+def written(run: RunData, path: Path) -> Path:
     """The folder of a run."""
     path.mkdir(parents=True)
     (path / "config.json").write_text(to_json(run.config))
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in run.rows))
     (path / "versions.json").write_text(json.dumps({"commit": run.commit}))
     for evaluation in run.evaluations.values():
-        results.write(path, evaluation)
+        results.write_evaluation(path, evaluation)
     return path
 
 
@@ -88,33 +100,33 @@ traces = st.lists(st.sampled_from([0.0, 0.0, 1.0, -2.0, 100.0]), max_size=30).ma
 
 @given(
     scores=st.lists(st.tuples(finite, st.integers(0, 10**9)), min_size=1, max_size=20),
-    starts=st.sampled_from(list(STARTS)),
+    starts=st.sampled_from(list(START_TITLES)),
     sticky=st.sampled_from([0.0, 0.25]),
     epsilon=st.sampled_from([0.001, 0.05]),
-    best=st.dictionaries(st.sampled_from(results.PLAYERS), traces),
+    best=st.dictionaries(st.sampled_from(results.CURVE_PLAYERS), traces),
 )
 def test_an_evaluation_comes_back_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory,
     scores: list[tuple[float, int]],
-    starts: Starts,
+    starts: StartType,
     sticky: float,
     epsilon: float,
     best: dict[str, np.ndarray],
 ) -> None:
     run = tmp_path_factory.mktemp("run")
-    conditions = Conditions("CartPole-v1", starts, sticky, epsilon, 5000, 7)
+    conditions = EvaluationConditions("CartPole-v1", starts, sticky, epsilon, 5000, 7)
     values, steps = map(np.array, zip(*scores, strict=True))
-    episodes = {player: Trace.of(rewards) for player, rewards in best.items()}
-    folder = results.write(run, Evaluation(conditions, values, steps, episodes))
-    ((name, found),) = results.read(run).items()
-    assert name == folder.name == conditions.name
+    episodes = {player: ReturnCurve.from_rewards(rewards) for player, rewards in best.items()}
+    folder = results.write_evaluation(run, Evaluation(conditions, values, steps, episodes))
+    ((name, found),) = results.read_evaluations(run).items()
+    assert name == folder.name == conditions.folder_name
     assert found.conditions == conditions
     assert found.scores.tolist() == values.tolist()
     assert found.steps.tolist() == steps.tolist()
-    assert found.best.keys() == episodes.keys()
+    assert found.best_curves.keys() == episodes.keys()
     for player, trace in episodes.items():
-        assert found.best[player].frames.tolist() == trace.frames.tolist()
-        assert found.best[player].returns.tolist() == trace.returns.tolist()
+        assert found.best_curves[player].frames.tolist() == trace.frames.tolist()
+        assert found.best_curves[player].returns.tolist() == trace.returns.tolist()
     told = json.loads((folder / "summary.json").read_text())
     assert told["mean"]["value"] == pytest.approx(values.mean())
     assert (told["mean"]["low"] is None) == (len(values) == 1)
@@ -122,7 +134,7 @@ def test_an_evaluation_comes_back_as_it_was_written(
 
 @given(traces, st.integers(1, 4))
 def test_a_trace_is_the_cumulative_return_at_every_frame(rewards: np.ndarray, repeat: int) -> None:
-    trace = Trace.of(rewards, repeat)
+    trace = ReturnCurve.from_rewards(rewards, repeat)
     assert (trace.frames[0], trace.frames[-1]) == (0, repeat * len(rewards))
     assert (np.diff(trace.frames) > 0).all()
     for step in range(len(rewards) + 1):
@@ -134,33 +146,33 @@ def test_a_summary_by_hand() -> None:
     """Montezuma's Revenge: random 0, human 4,753.3, the paper's expert 34,900."""
     env = "ALE/MontezumaRevenge-v5"
     scores = np.array([0.0, 400, 2500, 2500, 2600, 3500, 6600, 21900])
-    told = Evaluation(Conditions(env), scores, np.full(8, 10)).summary()
+    told = Evaluation(EvaluationConditions(env), scores, np.full(8, 10)).summary()
     assert (told["mean"]["value"], told["median"]["value"], told["best"]) == (5000, 2550, 21900)
     assert told["iqm"]["value"] == (2500 + 2500 + 2600 + 3500) / 4
     assert told["mean"]["low"] < 5000 < told["mean"]["high"]
     assert told["human_normalised"] == pytest.approx(100 * 5000 / 4753.3)
     assert told["expert_relative"] == pytest.approx(100 * (5000 - 34900) / 34900)
-    own = {"expert": Trace.of(np.array([0.0, 10_000.0]))}
-    told = Evaluation(Conditions(env), scores, np.full(8, 10), own).summary()
+    own = {"expert": ReturnCurve.from_rewards(np.array([0.0, 10_000.0]))}
+    told = Evaluation(EvaluationConditions(env), scores, np.full(8, 10), own).summary()
     assert (told["expert"], told["expert_relative"]) == (10_000, -50)
-    told = Evaluation(Conditions(env, "human"), scores, np.full(8, 10), own).summary()
+    told = Evaluation(EvaluationConditions(env, "human"), scores, np.full(8, 10), own).summary()
     assert told["human_normalised"] == pytest.approx(100 * (5000 - 25) / (4182 - 25))
     assert (told["expert"], told["expert_relative"]) == (None, None)
-    told = Evaluation(Conditions("CartPole-v1"), scores, np.full(8, 10)).summary()
+    told = Evaluation(EvaluationConditions("CartPole-v1"), scores, np.full(8, 10)).summary()
     assert (told["human_normalised"], told["expert_relative"]) == (None, None)
 
 
 def test_an_evaluation_takes_the_place_of_an_older_one_or_is_not_there(tmp_path: Path) -> None:
-    results.write(tmp_path, evaluated("CartPole-v1", 10))
-    folder = results.write(tmp_path, evaluated("CartPole-v1", 20))
-    results.write(tmp_path, evaluated("CartPole-v1", 30, sticky=0.25))
-    found = results.read(tmp_path)
+    results.write_evaluation(tmp_path, evaluated("CartPole-v1", 10))
+    folder = results.write_evaluation(tmp_path, evaluated("CartPole-v1", 20))
+    results.write_evaluation(tmp_path, evaluated("CartPole-v1", 30, sticky=0.25))
+    found = results.read_evaluations(tmp_path)
     assert {name: e.scores.mean() for name, e in found.items()} == {
         "noop": 20,
         "noop-sticky-0.25": 30,
     }
     (folder / "summary.json").unlink()  # as a kill before its last file leaves it
-    assert list(results.read(tmp_path)) == ["noop-sticky-0.25"]
+    assert list(results.read_evaluations(tmp_path)) == ["noop-sticky-0.25"]
 
 
 @pytest.mark.parametrize(
@@ -178,10 +190,10 @@ def test_an_evaluation_takes_the_place_of_an_older_one_or_is_not_there(tmp_path:
     ],
 )
 def test_a_broken_evaluation_is_named(tmp_path: Path, file: str, text: str, reason: str) -> None:
-    folder = results.write(tmp_path, evaluated("CartPole-v1", 10))
+    folder = results.write_evaluation(tmp_path, evaluated("CartPole-v1", 10))
     (folder / file).write_text(text)
     with pytest.raises(LookFurtherError, match=reason) as error:
-        results.read(tmp_path)
+        results.read_evaluations(tmp_path)
     assert file in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -199,15 +211,15 @@ def other(value: Any) -> Any:
     return {str: f"{value}x", int: 7, float: 0.123, tuple: ("y",)}[type(value)]
 
 
-@pytest.mark.parametrize("name", settings(BASE))
+@pytest.mark.parametrize("name", flatten_settings(BASE))
 def test_runs_that_differ_in_any_setting_but_the_seed_are_not_averaged(name: str) -> None:
-    changed = replace(BASE, **{name.replace(".", "__"): other(settings(BASE)[name])})
-    assert settings(changed)[name] != settings(BASE)[name]
-    assert (fingerprint(changed) == fingerprint(BASE)) == (name in SEED)
+    changed = replace(BASE, **{name.replace(".", "__"): other(flatten_settings(BASE)[name])})
+    assert flatten_settings(changed)[name] != flatten_settings(BASE)[name]
+    assert (config_fingerprint(changed) == config_fingerprint(BASE)) == (name in SEED_SETTINGS)
     changed = replace(changed, run__seed=5)
-    groups = group([made(BASE, rows(1)), made(changed, rows(1))])
-    assert len(groups) == (1 if name in SEED else 2)
-    if name not in SEED and changed.env == BASE.env:
+    groups = group_runs([made(BASE, rows(1)), made(changed, rows(1))])
+    assert len(groups) == (1 if name in SEED_SETTINGS else 2)
+    if name not in SEED_SETTINGS and changed.env == BASE.env:
         assert len({g.variant for g in groups}) == 2
 
 
@@ -215,10 +227,10 @@ def test_a_variant_has_one_name_across_environments_and_several_within_one() -> 
     pong = [replace(BASE, run__seed=seed) for seed in range(3)]
     hero = replace(BASE, env="ALE/Hero-v5", demos=("hero/mine-v0",))
     fast = replace(BASE, learner__gamma=0.9)
-    sticky = replace(preset("no-tc", env="ALE/Pong-v5"), environment__sticky=0.25)
+    sticky = replace(preset("no-tc", env="ALE/Pong-v5"), environment__sticky_prob=0.25)
     found = {
         (g.env, g.variant): len(g.runs)
-        for g in group([made(c, rows(1)) for c in (*pong, hero, fast, sticky)])
+        for g in group_runs([made(c, rows(1)) for c in (*pong, hero, fast, sticky)])
     }
     assert found == {
         ("ALE/Hero-v5", "apex-dqfd, gamma 0.999"): 1,
@@ -230,33 +242,33 @@ def test_a_variant_has_one_name_across_environments_and_several_within_one() -> 
 
 def test_a_run_counts_once() -> None:
     with pytest.raises(ConfigError, match="run-0 and run-0 have the same settings and seed"):
-        group([made(BASE, rows(1)), made(replace(BASE, run__folder="elsewhere"), rows(1))])
+        group_runs([made(BASE, rows(1)), made(replace(BASE, run__folder="elsewhere"), rows(1))])
 
 
 def test_run_folders_are_found_once_alone_or_in_a_folder(tmp_path: Path) -> None:
     paths = [written(made(BASE, []), tmp_path / "runs" / name) for name in "ab"]
     (tmp_path / "runs" / "no run").mkdir()
-    assert find([tmp_path / "runs", paths[1], tmp_path / "runs" / "." / "a"]) == paths
+    assert find_runs([tmp_path / "runs", paths[1], tmp_path / "runs" / "." / "a"]) == paths
     with pytest.raises(ConfigError, match="no run holds no run"):
-        find([tmp_path / "runs" / "no run"])
+        find_runs([tmp_path / "runs" / "no run"])
 
 
 # Curves
 
 
 def test_a_band_is_the_mean_where_all_runs_have_values() -> None:
-    short = Line(np.array([0.0, 100]), np.array([0.0, 100]))
-    late = Line(np.array([50.0, 200]), np.array([150.0, 600]))
-    found = band([short, late])
+    short = MetricCurve(np.array([0.0, 100]), np.array([0.0, 100]))
+    late = MetricCurve(np.array([50.0, 200]), np.array([150.0, 600]))
+    found = compute_confidence_band([short, late])
     assert found is not None
     assert (found.x[0], found.x[-1]) == (50, 100)
     np.testing.assert_allclose(found.mean, 2 * found.x)
     assert (found.low <= found.mean).all()
     assert (found.mean <= found.high).all()
-    alone = band([short])
+    alone = compute_confidence_band([short])
     assert alone is not None
     assert np.isnan(alone.low).all()
-    assert band([short, Line(np.array([150.0]), np.array([1.0]))]) is None
+    assert compute_confidence_band([short, MetricCurve(np.array([150.0]), np.array([1.0]))]) is None
 
 
 def test_a_line_has_the_known_values_and_keeps_the_mean_of_many() -> None:
@@ -266,21 +278,21 @@ def test_a_line_has_the_known_values_and_keeps_the_mean_of_many() -> None:
         {"step": 3},
         {"step": 4, "loss": "x"},
     ]
-    found = line(made(BASE, odd), "step", "loss")
+    found = extract_curve(made(BASE, odd), "step", "loss")
     assert found is not None
     assert (found.x.tolist(), found.y.tolist()) == ([2.0], [4.0])
-    assert line(made(BASE, odd), "step", "loss_td") is None
-    many = [{"step": i, "loss": float(i % 2)} for i in range(20 * POINTS)]
-    found = line(made(BASE, many), "step", "loss")
+    assert extract_curve(made(BASE, odd), "step", "loss_td") is None
+    many = [{"step": i, "loss": float(i % 2)} for i in range(20 * CURVE_POINTS)]
+    found = extract_curve(made(BASE, many), "step", "loss")
     assert found is not None
-    assert len(found.x) == 2 * POINTS
+    assert len(found.x) == 2 * CURVE_POINTS
     np.testing.assert_allclose(found.y, 0.5)
 
 
 # Tables
 
 
-def shown(table: Table | None) -> dict[str, dict[str, str]]:
+def shown(table: ReportTable | None) -> dict[str, dict[str, str]]:
     """The texts of a table by row and column."""
     assert table is not None
     return {
@@ -289,13 +301,13 @@ def shown(table: Table | None) -> dict[str, dict[str, str]]:
     }
 
 
-def paper_runs(agent: str, starts: Starts = "noop") -> list[Run]:
+def paper_runs(agent: str, starts: StartType = "noop") -> list[RunData]:
     """Runs on the paper's 42 games that score what the paper prints."""
-    table = printed(starts)
+    table = printed_scores(starts)
     configs = {g: preset("apex-dqfd-deeper", env=env) for g, env in ROMS.items()}
     return [
         made(configs[g], rows(1), evaluated(configs[g].env, table[g][agent], starts=starts))
-        for g in titles()
+        for g in game_titles()
     ]
 
 
@@ -306,7 +318,7 @@ def test_runs_with_the_papers_scores_give_the_papers_tables() -> None:
             paper_runs("apex_dqfd_deeper"), paper_runs("apex_dqfd_deeper", "human"), strict=True
         )
     ]
-    groups = group(runs)
+    groups = group_runs(runs)
     ours = "apex-dqfd-deeper"
     told = shown(tables.normalised_table(groups))
     noop, human = "no-op starts, 42 games", "human starts, 42 games"
@@ -316,7 +328,7 @@ def test_runs_with_the_papers_scores_give_the_papers_tables() -> None:
     assert told[ours][f"mean, {noop}"] == "2,346 %"
     assert told[ours][f"median, {noop}"] == "702 %"
     assert abs(float(told[ours][f"mean, {human}"][:-2].replace(",", "")) - 2028) < 4
-    pairs = shown(tables.pairs_table(groups))
+    pairs = shown(tables.pairwise_table(groups))
     assert [pairs[ours][name] for name in ("Rainbow DQN", "Avg. Human", "Expert")] == [
         "36 / 42",
         "40 / 42",
@@ -324,7 +336,7 @@ def test_runs_with_the_papers_scores_give_the_papers_tables() -> None:
     ]
     assert pairs[ours]["Ape-X DQfD (deeper)"] == "42 / 42"
     scores = shown(tables.scores_table(groups, "noop"))
-    assert list(scores) == list(titles().values())
+    assert list(scores) == list(game_titles().values())
     hero = scores["Hero"]
     assert hero[ours] == hero["Ape-X DQfD (deeper)"] == "114,248"
     assert hero["Expert"] == "99,320"
@@ -335,17 +347,17 @@ def test_scores_are_means_over_seeds_with_what_is_not_evaluated_marked() -> None
     pong = [replace(BASE, run__seed=seed) for seed in range(2)]
     runs = [made(c, rows(1), evaluated(c.env, s)) for c, s in zip(pong, (10.0, 14.0), strict=True)]
     runs += [made(preset("no-tc", env="ALE/Pong-v5"), rows(3))]
-    table = tables.scores_table(group(runs), "noop")
+    table = tables.scores_table(group_runs(runs), "noop")
     assert table is not None
-    assert table.paper == 8
+    assert table.paper_columns == 8
     ((name, ours, without, *paper),) = table.rows
     assert (name.text, ours.text, ours.note) == ("Pong", "12.0", "[10.0, 14.0]")
     assert (without.text, without.note) == ("15.0†", "")
     assert "† not evaluated" in table.caption
-    bold = [cell.text for cell in table.rows[0] if cell.best]
+    bold = [cell.text for cell in table.rows[0] if cell.is_best]
     assert bold == ["21.0"]  # Ape-X DQfD of the paper
     assert [cell.value for cell in paper][-3:] == [-18.0, 15.0, 0.0]
-    assert tables.scores_table(group(runs), "human") is None
+    assert tables.scores_table(group_runs(runs), "human") is None
 
 
 def test_evaluations_under_other_conditions_are_columns_of_their_own() -> None:
@@ -353,14 +365,14 @@ def test_evaluations_under_other_conditions_are_columns_of_their_own() -> None:
     plain = evaluated(config.env, 10)
     sticky = evaluated(config.env, 4, sticky=0.25)
     loose = evaluated(config.env, 2, epsilon=0.05)
-    found = columns(group([made(config, rows(1), plain, sticky, loose)]), "noop")
+    found = build_columns(group_runs([made(config, rows(1), plain, sticky, loose)]), "noop")
     assert {c.label: c.scores[config.env].values.tolist() for c in found} == {
         "no-demos": [10],
         "no-demos (evaluated: sticky 0.25)": [4],
         "no-demos (evaluated: ε 0.05)": [2],
     }
-    trained = replace(config, environment__sticky=0.25)
-    found = columns(group([made(trained, rows(1), plain, sticky)]), "noop")
+    trained = replace(config, environment__sticky_prob=0.25)
+    found = build_columns(group_runs([made(trained, rows(1), plain, sticky)]), "noop")
     assert [c.label for c in found] == [
         "no-demos, sticky 0.25 (evaluated: no sticky actions)",
         "no-demos, sticky 0.25",
@@ -369,32 +381,34 @@ def test_evaluations_under_other_conditions_are_columns_of_their_own() -> None:
 
 def test_other_environments_have_no_papers_columns_and_no_normalised_table() -> None:
     runs = [made(preset(name, env="CartPole-v1"), rows(1)) for name in ("no-demos", "apex-dqn")]
-    groups = group(runs)
+    groups = group_runs(runs)
     table = tables.scores_table(groups, "noop")
     assert table is not None
     assert table.header == ("environment", "no-demos", "apex-dqn")
     assert tables.normalised_table(groups) is None
-    pairs = shown(tables.pairs_table(groups))
+    pairs = shown(tables.pairwise_table(groups))
     assert pairs["no-demos"]["apex-dqn"] == pairs["apex-dqn"]["no-demos"] == "1 / 1"
-    assert tables.pairs_table(groups[:1]) is None
+    assert tables.pairwise_table(groups[:1]) is None
     assert tables.settings_table(groups[:1]) is None
 
 
 def test_evaluations_are_listed_with_their_statistics() -> None:
     env = "ALE/MontezumaRevenge-v5"
     config = preset("no-demos", env=env)
-    groups = group([made(config, rows(1), evaluated(env, 3490), evaluated(env, 9, starts="human"))])
+    groups = group_runs(
+        [made(config, rows(1), evaluated(env, 3490), evaluated(env, 9, starts="human"))]
+    )
     table = tables.evaluations_table(groups)
     assert table is not None
     noop, human = ([cell.text for cell in row] for row in table.rows)
     assert noop[3:] == ["noop", "2", "3,490", "3,490", "3,490", "3,491", "73 %", "-90 %"]
     assert human[3:5] == ["human", "2"]
     assert human[-1] == "–"
-    assert tables.evaluations_table(group([made(config, rows(1))])) is None
+    assert tables.evaluations_table(group_runs([made(config, rows(1))])) is None
 
 
 def test_settings_that_differ_are_listed() -> None:
-    groups = group([made(c, rows(1)) for c in (BASE, replace(BASE, learner__gamma=0.5))])
+    groups = group_runs([made(c, rows(1)) for c in (BASE, replace(BASE, learner__gamma=0.5))])
     table = tables.settings_table(groups)
     assert table is not None
     assert [[c.text for c in row] for row in table.rows] == [["learner.gamma", "0.5", "0.999"]]
@@ -409,20 +423,20 @@ def bars(figure: Any) -> list[str]:
 
 def test_human_relative_bars_by_hand() -> None:
     """Pong: random −20.7, human 14.6; the paper's deeper agent 20.9."""
-    table = [Column("ours", "ours", {"ALE/Pong-v5": Score(np.array([14.0, 15.2]), True)})]
-    figure = human_relative(table, looks(["ours"]), "noop")
+    table = [ScoreColumn("ours", "ours", {"ALE/Pong-v5": RunScores(np.array([14.0, 15.2]), True)})]
+    figure = plot_human_relative(table, assign_line_styles(["ours"]), "noop")
     assert figure is not None
     assert bars(figure) == ["0 %", "18 %"]
-    none = [Column("ours", "ours", {"CartPole-v1": Score(np.array([14.0]), True)})]
-    assert human_relative(none, looks(["ours"]), "noop") is None
+    none = [ScoreColumn("ours", "ours", {"CartPole-v1": RunScores(np.array([14.0]), True)})]
+    assert plot_human_relative(none, assign_line_styles(["ours"]), "noop") is None
 
 
 def test_a_profile_needs_scores_that_compare() -> None:
-    one = {"CartPole-v1": Score(np.array([1.0, 3.0]), True)}
-    two = one | {"Acrobot-v1": Score(np.array([1.0, 2.0]), True)}
-    look = looks(["a"])
-    assert profile([Column("a", "a", two)], look) is None
-    figure = profile([Column("a", "a", one)], look)
+    one = {"CartPole-v1": RunScores(np.array([1.0, 3.0]), True)}
+    two = one | {"Acrobot-v1": RunScores(np.array([1.0, 2.0]), True)}
+    look = assign_line_styles(["a"])
+    assert plot_performance_profile([ScoreColumn("a", "a", two)], look) is None
+    figure = plot_performance_profile([ScoreColumn("a", "a", one)], look)
     assert figure is not None
     heights = np.ravel(figure.axes[0].lines[0].get_ydata())
     assert sorted(set(heights.tolist()), reverse=True) == [1.0, 0.5, 0.0]
@@ -430,11 +444,13 @@ def test_a_profile_needs_scores_that_compare() -> None:
 
 def test_a_drawing_keeps_its_words_and_its_shape(tmp_path: Path) -> None:
     """Paths are rounded and colours follow the theme, but no number that is read may change."""
-    look = looks(["a 0.12345"])
+    look = assign_line_styles(["a 0.12345"])
     values = np.array([0.123, 0.456])
-    figure = profile([Column("a 0.12345", "a 0.12345", {"CartPole-v1": Score(values, True)})], look)
+    figure = plot_performance_profile(
+        [ScoreColumn("a 0.12345", "a 0.12345", {"CartPole-v1": RunScores(values, True)})], look
+    )
     assert figure is not None
-    svg = save(figure, tmp_path / "a.png")
+    svg = save_figure(figure, tmp_path / "a.png")
     shown = Page(svg).words
     assert "a 0.12345" in shown
     figure.draw_without_rendering()
@@ -479,15 +495,15 @@ class Page(HTMLParser):
 def reported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """(runs, report) of two variants with two seeds on CartPole, and one run of Pong."""
     home = tmp_path_factory.mktemp("home")
-    agent, expert = Trace.of(np.ones(60)), Trace.of(np.ones(40))
+    agent, expert = ReturnCurve.from_rewards(np.ones(60)), ReturnCurve.from_rewards(np.ones(40))
     for name, slope in (("no-demos", 1.0), ("<b>mine</b> & co", 2.0)):
         for seed in range(2):
             config = replace(preset("no-demos", env="CartPole-v1"), preset=name, run__seed=seed)
             scores = np.array([slope, slope + seed])
             best = {"agent": agent, "expert": expert}
-            played = Evaluation(Conditions(config.env), scores, np.array([60, 60]), best)
+            played = Evaluation(EvaluationConditions(config.env), scores, np.array([60, 60]), best)
             written(made(config, rows(slope), played), home / "runs" / f"{slope}-{seed}")
-    pong = replace(preset("apex-dqn", env="ALE/Pong-v5"), environment__sticky=0.25)
+    pong = replace(preset("apex-dqn", env="ALE/Pong-v5"), environment__sticky_prob=0.25)
     written(made(pong, rows(-1)), home / "runs" / "pong")
     unbegun = replace(pong, run__seed=9)
     written(made(unbegun, []), home / "runs" / "unbegun")
@@ -631,6 +647,6 @@ def test_fifty_runs(tmp_path: Path) -> None:
             written(made(config, rows(seed), *run.evaluations.values()), tmp_path / f"{i}-{seed}")
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     words = Page((tmp_path / "out" / "index.html").read_text()).words
-    for name in list(titles().values())[:10]:
+    for name in list(game_titles().values())[:10]:
         assert words.count(name) >= 5, name  # runs, three curves, scores
     assert "50" in words

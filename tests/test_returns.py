@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookfurther.losses import td_target
-from lookfurther.returns import Return, n_step
-from lookfurther.transforms import IDENTITY, transform
+from lookfurther.returns import NStepReturn, n_step_return
+from lookfurther.transforms import IDENTITY, make_value_transform
 from lookfurther.types import BEST, END, FIRST, TERMINAL, TRUNCATED
 
 marks = st.sampled_from([0, FIRST, BEST, TERMINAL, TRUNCATED, END, BEST | TERMINAL, BEST | END])
@@ -31,9 +31,9 @@ def oracle(reward: list[float], mark: list[int], n: int, gamma: float) -> tuple[
     return total, gamma**steps, steps
 
 
-def one(reward: list[float], mark: list[int], n: int, gamma: float) -> Return:
+def single_return(reward: list[float], mark: list[int], n: int, gamma: float) -> NStepReturn:
     """n_step of a single row."""
-    return n_step(
+    return n_step_return(
         torch.tensor(reward), torch.tensor(mark, dtype=torch.uint8), torch.tensor(n), gamma
     )
 
@@ -45,7 +45,10 @@ def test_equals_a_loop_over_steps(
 ) -> None:
     reward, mark = [r for r, _ in film], [m for _, m in film]
     n = data.draw(st.integers(1, len(film)))
-    found, (r, discount, steps) = one(reward, mark, n, gamma), oracle(reward, mark, n, gamma)
+    found, (r, discount, steps) = (
+        single_return(reward, mark, n, gamma),
+        oracle(reward, mark, n, gamma),
+    )
     size = sum(abs(x) for x in reward)
     assert found.r.item() == pytest.approx(r, rel=1e-6, abs=1e-6 * size)
     assert found.discount.item() == pytest.approx(discount, rel=1e-6, abs=1e-37)
@@ -61,10 +64,10 @@ def test_rows_do_not_touch_each_other(seed: int, gamma: float) -> None:
     ended = torch.rand(3, 5, 10, generator=generator) < 0.15
     mark = torch.where(ended, torch.randint(1, 8, (3, 5, 10), generator=generator), 0).byte()
     n = torch.randint(1, 11, (3, 5), generator=generator)
-    whole = n_step(reward, mark, n, gamma)
+    whole = n_step_return(reward, mark, n, gamma)
     for i in range(3):
         for j in range(5):
-            row = n_step(reward[i, j], mark[i, j], n[i, j], gamma)
+            row = n_step_return(reward[i, j], mark[i, j], n[i, j], gamma)
             assert all(torch.equal(w[i, j], f) for w, f in zip(whole, row, strict=True))
 
 
@@ -87,7 +90,7 @@ def test_rows_do_not_touch_each_other(seed: int, gamma: float) -> None:
 )
 def test_values_by_hand(mark: list[int], n: int, expected: tuple[float, float, int]) -> None:
     """Rewards 1, 4, 8 at gamma 1/2: partial sums 1, 3, 5."""
-    assert tuple(x.item() for x in one([1.0, 4.0, 8.0], mark, n, 0.5)) == expected
+    assert tuple(x.item() for x in single_return([1.0, 4.0, 8.0], mark, n, 0.5)) == expected
 
 
 @pytest.mark.parametrize(
@@ -95,9 +98,9 @@ def test_values_by_hand(mark: list[int], n: int, expected: tuple[float, float, i
 )
 def test_truncation_bootstraps_and_termination_does_not(mark: int, target: float) -> None:
     """F17, one step: h(3 + 24 / 2) = h(15) = 3.15 where the episode goes on, h(3) = 1.03 if not."""
-    r, discount, _ = one([3.0], [mark], 1, 0.5)
+    r, discount, _ = single_return([3.0], [mark], 1, 0.5)
     q_next = torch.tensor(4.24, dtype=torch.float64)  # h(24)
-    found = td_target(r.double(), discount.double(), q_next, transform("h", 1e-2))
+    found = td_target(r.double(), discount.double(), q_next, make_value_transform("h", 1e-2))
     assert found.item() == pytest.approx(target, rel=1e-13)
 
 
@@ -105,27 +108,27 @@ def test_truncation_bootstraps_and_termination_does_not(mark: int, target: float
 def test_an_end_inside_the_horizon(mark: int, target: float) -> None:
     """F17, ten steps cut after two: 1 + 4 / 2 = 3, and 48 / 4 more (h(48) = 6.48) if truncated."""
     film = [0, mark, FIRST, *[0] * 7]
-    r, discount, steps = one([1.0, 4.0, *[100.0] * 8], film, 10, 0.5)
+    r, discount, steps = single_return([1.0, 4.0, *[100.0] * 8], film, 10, 0.5)
     assert steps == 2
     q_next = torch.tensor(6.48, dtype=torch.float64)
-    found = td_target(r.double(), discount.double(), q_next, transform("h", 1e-2))
+    found = td_target(r.double(), discount.double(), q_next, make_value_transform("h", 1e-2))
     assert found.item() == pytest.approx(target, rel=1e-13)
 
 
 def test_what_follows_the_end_cannot_reach_the_target() -> None:
     """Not even a NaN of another episode's reward."""
-    r, discount, _ = one([2.0, math.nan], [TRUNCATED, 0], 2, 0.5)
+    r, discount, _ = single_return([2.0, math.nan], [TRUNCATED, 0], 2, 0.5)
     assert td_target(r, discount, torch.tensor(6.0), IDENTITY).item() == 5.0
 
 
 def test_large_rewards_do_not_swallow_small_ones() -> None:
     """Sums are taken in float64: in float32, 1e8 + 1 - 1e8 is 0."""
-    assert one([1e8, 1.0, -1e8], [0, 0, 0], 3, 1.0).r.item() == 1.0
+    assert single_return([1e8, 1.0, -1e8], [0, 0, 0], 3, 1.0).r.item() == 1.0
 
 
 def test_ten_steps_of_the_papers_discount() -> None:
     """sum of 0.999^j for j < 10, and 0.999^10, rounded once to float32."""
-    found = one([1.0] * 10, [0] * 10, 10, 0.999)
+    found = single_return([1.0] * 10, [0] * 10, 10, 0.999)
     assert found.r.item() == pytest.approx(9.955119790251771, rel=6e-8)
     assert found.discount.item() == pytest.approx(0.990044880209748, rel=6e-8)
     assert [field.dtype for field in found] == [torch.float32, torch.float32, torch.int64]

@@ -20,22 +20,28 @@ import pytest
 from lookfurther import config
 from lookfurther.errors import ConfigError, RunLocked
 from lookfurther.training import run_dir
-from lookfurther.training.run_dir import FREE, RunFolder, version, versions, write_text
+from lookfurther.training.run_dir import (
+    CHANGEABLE_SETTINGS,
+    RunDir,
+    collect_versions,
+    package_version,
+    write_text,
+)
 
 ROOT = Path(__file__).parents[1]
 CONFIG = config.replace(config.Config(), env="CartPole-v1", demos=("a", "b"))
 
 
-def changed(**overrides: Any) -> config.Config:
+def changed_config(**overrides: Any) -> config.Config:
     return config.replace(CONFIG, **overrides)
 
 
 # F25: one holder
 
 
-def hold(path: str, fork: bool) -> None:
+def hold_lock(path: str, fork: bool) -> None:
     """Hold a folder until killed; with `fork`, leave a child behind that lives on."""
-    with RunFolder.open(Path(path), CONFIG, resume=False):
+    with RunDir.open(Path(path), CONFIG, resume=False):
         if not fork:
             print(os.getpid(), os.getpid(), flush=True)
         elif os.fork() == 0:  # the child speaks, for only then has it let go
@@ -44,7 +50,7 @@ def hold(path: str, fork: bool) -> None:
 
 
 @contextmanager
-def holder(path: Path, fork: bool = False) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def lock_holder(path: Path, fork: bool = False) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A process that holds `path`, and the id of its child."""
     call = f"from {__name__} import hold; hold({str(path)!r}, {fork})"
     process = subprocess.Popen(
@@ -63,51 +69,51 @@ def holder(path: Path, fork: bool = False) -> Iterator[tuple[subprocess.Popen[st
 
 
 def test_a_second_holder_is_refused_until_the_first_is_dead(tmp_path: Path) -> None:
-    with holder(tmp_path) as (process, _):
+    with lock_holder(tmp_path) as (process, _):
         for resume in (False, True):
             with pytest.raises(RunLocked, match=f"process {process.pid} on {socket.gethostname()}"):
-                RunFolder.open(tmp_path, CONFIG, resume)
+                RunDir.open(tmp_path, CONFIG, resume)
         process.kill()
         process.wait()
-        RunFolder.open(tmp_path, CONFIG, resume=True).close()
+        RunDir.open(tmp_path, CONFIG, resume=True).close()
 
 
 def test_a_child_that_outlives_the_holder_does_not_hold(tmp_path: Path) -> None:
-    with holder(tmp_path, fork=True) as (process, child):
+    with lock_holder(tmp_path, fork=True) as (process, child):
         process.kill()
         process.wait()
         os.kill(child, 0)  # it lives
-        RunFolder.open(tmp_path, CONFIG, resume=True).close()
+        RunDir.open(tmp_path, CONFIG, resume=True).close()
 
 
 def test_the_same_process_cannot_hold_twice(tmp_path: Path) -> None:
-    with RunFolder.open(tmp_path, CONFIG, resume=False):
+    with RunDir.open(tmp_path, CONFIG, resume=False):
         with pytest.raises(RunLocked, match=f"process {os.getpid()} on "):
-            RunFolder.open(tmp_path, CONFIG, resume=True)
+            RunDir.open(tmp_path, CONFIG, resume=True)
         assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
-    run = RunFolder.open(tmp_path, CONFIG, resume=True)
+    run = RunDir.open(tmp_path, CONFIG, resume=True)
     run.close()
     run.close()
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", "\x00", '{"pid": 1'])
 def test_an_unreadable_holder_still_holds(tmp_path: Path, content: str) -> None:
-    with RunFolder.open(tmp_path, CONFIG, resume=False):
+    with RunDir.open(tmp_path, CONFIG, resume=False):
         (tmp_path / "lock").write_text(content)
         with pytest.raises(RunLocked, match="another process"):
-            RunFolder.open(tmp_path, CONFIG, resume=True)
+            RunDir.open(tmp_path, CONFIG, resume=True)
 
 
 def test_a_refused_run_lets_go(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    RunFolder.open(tmp_path, CONFIG, resume=False).close()
+    RunDir.open(tmp_path, CONFIG, resume=False).close()
     for _ in range(3):
         with pytest.raises(ConfigError):
-            RunFolder.open(tmp_path, CONFIG, resume=False)
-    with RunFolder.open(tmp_path, CONFIG, resume=True), pytest.raises(RunLocked):
-        RunFolder.open(tmp_path, CONFIG, resume=True)
+            RunDir.open(tmp_path, CONFIG, resume=False)
+    with RunDir.open(tmp_path, CONFIG, resume=True), pytest.raises(RunLocked):
+        RunDir.open(tmp_path, CONFIG, resume=True)
     assert len(os.listdir("/proc/self/fd")) == before
-    assert not run_dir._locks
+    assert not run_dir._lock_descriptors
 
 
 # New and resumed runs
@@ -115,33 +121,36 @@ def test_a_refused_run_lets_go(tmp_path: Path) -> None:
 
 def test_a_new_run_writes_its_settings_and_versions(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "new"
-    with RunFolder.open(path, CONFIG, resume=False) as run:
+    with RunDir.open(path, CONFIG, resume=False) as run:
         assert config.from_json((path / "config.json").read_text()) == CONFIG
-        assert json.loads((path / "versions.json").read_text()) == versions()
+        assert json.loads((path / "versions.json").read_text()) == collect_versions()
         assert sorted(os.listdir(path)) == ["config.json", "lock", "versions.json"]
-        names = [p.relative_to(path) for p in (run.checkpoints, run.metrics, run.events, run.curve)]
+        names = [
+            p.relative_to(path)
+            for p in (run.checkpoints_dir, run.metrics_file, run.events_dir, run.curve_file)
+        ]
         assert list(map(str, names)) == ["checkpoints", "metrics.jsonl", "events", "curve.png"]
 
 
 def test_a_folder_with_a_run_needs_resume(tmp_path: Path) -> None:
-    RunFolder.open(tmp_path, CONFIG, resume=False).close()
+    RunDir.open(tmp_path, CONFIG, resume=False).close()
     before = (tmp_path / "config.json").read_text()
     with pytest.raises(ConfigError, match="already holds a run: add --resume"):
-        RunFolder.open(tmp_path, changed(run__seed=9), resume=False)
+        RunDir.open(tmp_path, changed_config(run__seed=9), resume=False)
     assert (tmp_path / "config.json").read_text() == before
 
 
 def test_resume_needs_a_run_and_creates_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"{tmp_path}/none holds no run to resume"):
-        RunFolder.open(tmp_path / "none", CONFIG, resume=True)
+        RunDir.open(tmp_path / "none", CONFIG, resume=True)
     assert os.listdir(tmp_path) == []
 
 
-FREE_CHANGES: dict[str, Any] = {
+ALLOWED_CHANGES: dict[str, Any] = {
     "run__folder": "moved",
     "run__steps": 7,
     "run__minutes": 7.0,
-    "run__keep": 7,
+    "run__keep_checkpoints": 7,
     "run__log_period": 7,
     "run__checkpoint_period": 7,
     "run__checkpoint_minutes": 7.0,
@@ -154,10 +163,10 @@ FREE_CHANGES: dict[str, Any] = {
 
 
 def test_a_resumed_run_may_change_how_long_and_where(tmp_path: Path) -> None:
-    assert {name.replace("__", ".") for name in FREE_CHANGES} == FREE
-    RunFolder.open(tmp_path, CONFIG, resume=False).close()
-    longer = changed(**FREE_CHANGES)
-    RunFolder.open(tmp_path, longer, resume=True).close()
+    assert {name.replace("__", ".") for name in ALLOWED_CHANGES} == CHANGEABLE_SETTINGS
+    RunDir.open(tmp_path, CONFIG, resume=False).close()
+    longer = changed_config(**ALLOWED_CHANGES)
+    RunDir.open(tmp_path, longer, resume=True).close()
     assert config.from_json((tmp_path / "config.json").read_text()) == longer
 
 
@@ -174,26 +183,26 @@ def test_a_resumed_run_may_change_how_long_and_where(tmp_path: Path) -> None:
 def test_a_resumed_run_may_change_nothing_else(
     tmp_path: Path, overrides: dict[str, Any], difference: str
 ) -> None:
-    RunFolder.open(tmp_path, CONFIG, resume=False).close()
+    RunDir.open(tmp_path, CONFIG, resume=False).close()
     before = (tmp_path / "config.json").read_text()
     with pytest.raises(ConfigError, match=difference):
-        RunFolder.open(tmp_path, changed(**overrides), resume=True)
+        RunDir.open(tmp_path, changed_config(**overrides), resume=True)
     assert (tmp_path / "config.json").read_text() == before
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"env": 1}', b"\xff"])
 def test_a_broken_record_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
-    RunFolder.open(tmp_path, CONFIG, resume=False).close()
+    RunDir.open(tmp_path, CONFIG, resume=False).close()
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(ConfigError, match=r"config\.json"):
-        RunFolder.open(tmp_path, CONFIG, resume=True)
+        RunDir.open(tmp_path, CONFIG, resume=True)
 
 
 def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(ConfigError, match=r"file.* cannot be a run folder"):
-            RunFolder.open(path, CONFIG, resume=False)
+            RunDir.open(path, CONFIG, resume=False)
 
 
 # Small files
@@ -220,15 +229,15 @@ def test_text_is_replaced_whole_or_not_at_all(
 
 
 def test_versions() -> None:
-    assert version("no-such-package") is None
-    known = versions()
+    assert package_version("no-such-package") is None
+    known = collect_versions()
     assert known["numpy"] == numpy.__version__
     assert known["python"] == platform.python_version()
     assert {"platform", "machine", "lookfurther", "ale-py", "minari", "commit"} <= known.keys()
 
 
 def test_the_commit_is_that_of_the_checkout(tmp_path: Path) -> None:
-    assert run_dir._commit(tmp_path) is None
+    assert run_dir._git_commit(tmp_path) is None
 
     def git(*words: str) -> str:
         name = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
@@ -238,12 +247,12 @@ def test_the_commit_is_that_of_the_checkout(tmp_path: Path) -> None:
         ).stdout.strip()
 
     git("init")
-    assert run_dir._commit(tmp_path) is None
+    assert run_dir._git_commit(tmp_path) is None
     (tmp_path / "file").write_text("1")
     git("add", "file")
     git("commit", "-m", "one")
     git("tag", "v1")
     commit = git("rev-parse", "HEAD")
-    assert run_dir._commit(tmp_path) == commit
+    assert run_dir._git_commit(tmp_path) == commit
     (tmp_path / "file").write_text("2")
-    assert run_dir._commit(tmp_path) == commit + "-dirty"
+    assert run_dir._git_commit(tmp_path) == commit + "-dirty"

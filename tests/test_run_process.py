@@ -14,12 +14,12 @@ import pytest
 
 from lookfurther import config
 from lookfurther.cli.main import main
-from lookfurther.training.run_dir import RunFolder
+from lookfurther.training.run_dir import RunDir
 
 CONFIG = config.replace(config.Config(), env="CartPole-v1", demos=("a",))
 
 
-def refused(folder: Path, capfd: pytest.CaptureFixture[str]) -> str:
+def error_of_request(folder: Path, capfd: pytest.CaptureFixture[str]) -> str:
     """The one line that the command prints."""
     assert main(["checkpoint", str(folder)]) == 2
     out, err = capfd.readouterr()
@@ -31,9 +31,9 @@ def refused(folder: Path, capfd: pytest.CaptureFixture[str]) -> str:
 def test_the_run_in_a_folder_receives_the_request(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with RunFolder.open(tmp_path, CONFIG, resume=False) as run:
+    with RunDir.open(tmp_path, CONFIG, resume=False) as run:
         assert main(["checkpoint", str(tmp_path)]) == 0
-        assert run.checkpoint_signal.requested
+        assert run.checkpoint_signal.is_requested
     expected = f"checkpoint requested: process {os.getpid()} saves it after its current step\n"
     assert capfd.readouterr() == (expected, "")
 
@@ -42,10 +42,10 @@ def test_without_a_run_in_progress_there_is_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
-    RunFolder.open(tmp_path / "ended", CONFIG, resume=False).close()
+    RunDir.open(tmp_path / "ended", CONFIG, resume=False).close()
     for name in ("none", "file", "ended"):
         folder = tmp_path / name
-        assert refused(folder, capfd) == (
+        assert error_of_request(folder, capfd) == (
             f"no run is in progress in {folder}: there is nothing to save"
         )
 
@@ -71,11 +71,11 @@ def test_only_the_process_that_holds_the_lock_is_sent_a_signal(
 ) -> None:
     sent: list[Any] = []
     monkeypatch.setattr(os, "kill", lambda *arguments: sent.append(arguments))
-    with RunFolder.open(tmp_path, CONFIG, resume=False):
+    with RunDir.open(tmp_path, CONFIG, resume=False):
         holder = json.loads((tmp_path / "lock").read_text())
         assert holder["host"] == socket.gethostname()
         (tmp_path / "lock").write_text(json.dumps(holder | change))
-        assert words in refused(tmp_path, capfd)
+        assert words in error_of_request(tmp_path, capfd)
     assert sent == []
 
 
@@ -83,18 +83,18 @@ def test_only_the_process_that_holds_the_lock_is_sent_a_signal(
 def test_a_lock_that_names_nobody_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], written: str
 ) -> None:
-    with RunFolder.open(tmp_path, CONFIG, resume=False):
+    with RunDir.open(tmp_path, CONFIG, resume=False):
         (tmp_path / "lock").write_text(written)
-        assert "does not name a process" in refused(tmp_path, capfd)
+        assert "does not name a process" in error_of_request(tmp_path, capfd)
 
 
 def test_a_run_outside_the_main_thread_takes_no_signal(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     former, runs = signal.getsignal(signal.SIGUSR1), []
-    thread = threading.Thread(target=lambda: runs.append(RunFolder.open(tmp_path, CONFIG, False)))
+    thread = threading.Thread(target=lambda: runs.append(RunDir.open(tmp_path, CONFIG, False)))
     thread.start()
     thread.join()
-    assert "outside its main thread" in refused(tmp_path, capfd)
+    assert "outside its main thread" in error_of_request(tmp_path, capfd)
     runs[0].close()
     assert signal.getsignal(signal.SIGUSR1) is former

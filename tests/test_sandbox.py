@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lookfurther.demos import episode_hdf5, sandbox
-from lookfurther.demos.sandbox import Sandbox, Task
+from lookfurther.demos.sandbox import Sandbox, SandboxTask
 
 HOSTILE = Path(__file__).parent / "hostile"
 
@@ -41,14 +41,14 @@ def sound(folder: Path) -> Path:
     return path
 
 
-def walk(path: Path) -> Task:
-    return Task("hdf5:walk", (str(path),), path.name, path.stat().st_size)
+def walk(path: Path) -> SandboxTask:
+    return SandboxTask("hdf5:walk", (str(path),), path.name, path.stat().st_size)
 
 
-def part(path: Path, most: int) -> Task:
+def part(path: Path, most: int) -> SandboxTask:
     """All of a deflated array of 80,000 bytes."""
     wanted = [["a/c", [10_000], "i", 0, 10_000]]
-    return Task("hdf5:parts", (str(path), wanted), path.name, path.stat().st_size, most)
+    return SandboxTask("hdf5:parts", (str(path), wanted), path.name, path.stat().st_size, most)
 
 
 def test_header_without_end_is_refused(tmp_path: Path, helper: Sandbox) -> None:
@@ -60,7 +60,7 @@ def test_header_without_end_is_refused(tmp_path: Path, helper: Sandbox) -> None:
 def test_pieces_that_do_not_fit_their_array_are_refused(tmp_path: Path) -> None:
     path = unpacked("pieces_of_other_rank", tmp_path)
     with pytest.raises(ValueError, match=r"shape \(4, 4\) is in pieces of \(4,\)"):
-        episode_hdf5.check(path)
+        episode_hdf5.check_file(path)
 
 
 def test_arrays_come_back_as_they_were_written(tmp_path: Path, helper: Sandbox) -> None:
@@ -82,7 +82,7 @@ def test_call_ends_with_its_cpu_time(tmp_path: Path, helper: Sandbox) -> None:
     assert first is not None
     wanted = [["a/c", [10_000], "i", 5050, 5050]] * 300_000
     with pytest.raises(ValueError, match="MiB and 2 seconds of CPU time: it is damaged"):
-        helper.call(Task("hdf5:parts", (str(path), wanted), path.name, 0))
+        helper.call(SandboxTask("hdf5:parts", (str(path), wanted), path.name, 0))
     assert first.returncode == -signal.SIGXCPU
 
 
@@ -94,7 +94,9 @@ def test_stopped_helper_is_killed_and_replaced(
     assert stopped is not None
     os.kill(stopped.pid, signal.SIGSTOP)
     with monkeypatch.context() as patch:
-        patch.setattr(sandbox, "WALL", -20.0)  # so that all it gets is the CPU seconds' share
+        patch.setattr(
+            sandbox, "BASE_WALL_SECONDS", -20.0
+        )  # so that all it gets is the CPU seconds' share
         with pytest.raises(ValueError, match="within 64 MiB and 2 seconds of CPU time"):
             helper.call(walk(tmp_path / "sound.hdf5")._replace(size=0))
     assert stopped.returncode == -signal.SIGKILL
@@ -120,7 +122,7 @@ def test_interrupted_call_leaves_no_half_answer(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(sandbox, "_received", interrupted)
+        patch.setattr(sandbox, "_receive_array", interrupted)
         with pytest.raises(KeyboardInterrupt):
             helper.call(part(path, 80_000))
     assert helper.call(walk(path)).value is None
@@ -139,4 +141,4 @@ def test_reasons_are_one_line(tmp_path: Path, helper: Sandbox) -> None:
 def test_pipe_is_refused_unopened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "endless.hdf5")  # opening it would wait for a writer, and there is none
     with pytest.raises(ValueError, match=r"endless\.hdf5 is not a file"):
-        episode_hdf5.check(tmp_path / "endless.hdf5")
+        episode_hdf5.check_file(tmp_path / "endless.hdf5")

@@ -25,15 +25,15 @@ from lookfurther import preset, train
 from lookfurther.config import Config, replace
 from lookfurther.envs import subproc
 from lookfurther.errors import EnvironmentFault
-from lookfurther.report.runs import settings as report_settings
+from lookfurther.report.runs import flatten_settings as report_settings
 from lookfurther.training import signals as signals_module
-from lookfurther.training.actors import LocalSource
-from lookfurther.training.metrics import read
+from lookfurther.training.actors import ActorPool
+from lookfurther.training.metrics import read_metrics
 from lookfurther.training.signals import CheckpointSignal, StopRequested, StopSignals
 from lookfurther.types import END, FIRST
 from tests.faulty_envs import Acting, Counting, Dying
 from tests.process_group import wait_until_gone
-from tests.test_training import newest, tiny
+from tests.test_training import newest_checkpoint, tiny_config
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.timeout(120)  # what goes wrong here hangs
@@ -47,7 +47,7 @@ def _no_time_and_nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     assert multiprocessing.active_children() == []
 
 
-def hang() -> None:
+def hang_forever() -> None:
     while True:
         time.sleep(60)
 
@@ -55,13 +55,13 @@ def hang() -> None:
 # Signals alone
 
 
-@pytest.mark.parametrize("wait", [hang, threading.Event().wait])
+@pytest.mark.parametrize("wait", [hang_forever, threading.Event().wait])
 def test_an_environment_that_hangs_is_interrupted(wait: Callable[[], None]) -> None:
     with StopSignals(lambda: True) as signals:
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(StopRequested):
             wait()
-        assert signals.requested == "SIGTERM"
+        assert signals.received_signal == "SIGTERM"
 
 
 def test_nothing_but_an_environment_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,18 +79,18 @@ def test_nothing_but_an_environment_is_interrupted(monkeypatch: pytest.MonkeyPat
         found.wait()
         while not any(looks):
             time.sleep(0)
-    assert signals.requested == "SIGINT"
+    assert signals.received_signal == "SIGINT"
 
 
 def test_a_closed_terminal_asks_for_a_stop_unless_that_is_ignored() -> None:
     with StopSignals() as signals:
         signal.raise_signal(signal.SIGHUP)
-        assert signals.requested == "SIGHUP"
+        assert signals.received_signal == "SIGHUP"
     former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with StopSignals() as signals:
             signal.raise_signal(signal.SIGHUP)
-            assert signals.requested is None
+            assert signals.received_signal is None
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, former)
@@ -99,39 +99,39 @@ def test_a_closed_terminal_asks_for_a_stop_unless_that_is_ignored() -> None:
 def test_a_checkpoint_signal_is_noted() -> None:
     former = signal.getsignal(signal.SIGUSR1)
     with CheckpointSignal() as request:
-        assert not request.requested
+        assert not request.is_requested
         signal.raise_signal(signal.SIGUSR1)
-        assert request.requested
+        assert request.is_requested
     assert signal.getsignal(signal.SIGUSR1) is former
 
 
 # Runs
 
 
-def goes_on(config: Config, env: Callable[[], Any] = Counting) -> None:
+def assert_resumes(config: Config, env: Callable[[], Any] = Counting) -> None:
     """The run saved a checkpoint, and can be resumed from it."""
-    step = newest(Path(config.run.folder)).facts["step"]
+    step = newest_checkpoint(Path(config.run.folder)).metadata["step"]
     longer = replace(config, run__steps=step + 40, environment__processes=0)
     assert train(longer, env=env, resume=True).step == step + 40
 
 
-class Strange(BaseException):
+class UnexpectedError(BaseException):
     """Neither an exit nor an interrupt."""
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), Strange("odd")])
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), UnexpectedError("odd")])
 def test_whatever_an_environment_raises_there_is_a_checkpoint(
     tmp_path: Path, error: BaseException
 ) -> None:
     def throw() -> None:
         raise error
 
-    config = tiny(tmp_path / "run", env="acting")
+    config = tiny_config(tmp_path / "run", env="acting")
     with pytest.raises(type(error)) as caught:
         train(config, env=partial(Acting, throw, 40))
     assert caught.value is error
-    assert newest(tmp_path / "run").facts["step"] >= 4 * 39
-    goes_on(config)
+    assert newest_checkpoint(tmp_path / "run").metadata["step"] >= 4 * 39
+    assert_resumes(config)
 
 
 def test_an_exit_during_an_evaluation_loses_no_episode(tmp_path: Path) -> None:
@@ -143,13 +143,13 @@ def test_an_exit_during_an_evaluation_loses_no_episode(tmp_path: Path) -> None:
         evaluating = len(built) > 1 + 4  # one to look at the spaces
         return Acting(sys.exit, 1) if evaluating else Counting()
 
-    config = tiny(tmp_path / "run", env="acting", run__evaluate_period=200)
+    config = tiny_config(tmp_path / "run", env="acting", run__evaluate_period=200)
     with pytest.raises(SystemExit):
         train(config, env=env)
-    saved = newest(tmp_path / "run")
-    assert saved.facts["step"] == 200
+    saved = newest_checkpoint(tmp_path / "run")
+    assert saved.metadata["step"] == 200
     assert len(saved.files["envs"]["0.episode"]) == 4
-    goes_on(config)
+    assert_resumes(config)
 
 
 @pytest.mark.parametrize("processes", [0, 2])
@@ -162,27 +162,27 @@ def test_sigterm_ends_a_run_whose_environment_hangs(tmp_path: Path, processes: i
         with contextlib.suppress(FileNotFoundError):
             once.unlink()  # a second signal would end the process at once
             os.kill(run, signal.SIGTERM)
-        hang()
+        hang_forever()
 
-    config = tiny(
+    config = tiny_config(
         tmp_path / "run", env="acting",
         environment__processes=processes, environment__worker_timeout=0.0,
     )  # fmt: skip
     summary = train(config, env=partial(Acting, act, 40))
-    assert summary.stopped == "SIGTERM"
-    saved = newest(tmp_path / "run")
-    assert saved.facts["step"] == summary.step >= 4 * 39
+    assert summary.stop_reason == "SIGTERM"
+    saved = newest_checkpoint(tmp_path / "run")
+    assert saved.metadata["step"] == summary.step >= 4 * 39
     assert not saved.files["envs"]  # the step that was cut short leads nowhere
-    goes_on(config)
+    assert_resumes(config)
 
 
 def test_a_stopped_worker_does_not_hold_up_the_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is stopped after its last answer, and a signal comes while its state does not."""
-    real, stopped = LocalSource.state, []
+    real, stopped = ActorPool.state, []
 
-    def state(self: LocalSource) -> Any:
+    def state(self: ActorPool) -> Any:
         if not stopped:
             envs: Any = self.groups[0].envs
             stopped.append(envs._workers[0].pid)
@@ -190,15 +190,15 @@ def test_a_stopped_worker_does_not_hold_up_the_last_checkpoint(
             os.kill(os.getpid(), signal.SIGTERM)
         return real(self)
 
-    monkeypatch.setattr(LocalSource, "state", state)
-    config = tiny(
+    monkeypatch.setattr(ActorPool, "state", state)
+    config = tiny_config(
         tmp_path / "run", env="counting", run__steps=200,
         environment__processes=2, environment__worker_timeout=0.0,
     )  # fmt: skip
     assert train(config, env=Counting).step == 200
     with pytest.raises(ProcessLookupError):
         os.kill(stopped[0], 0)
-    goes_on(config)
+    assert_resumes(config)
 
 
 def test_a_run_goes_on_when_a_worker_is_killed(
@@ -212,15 +212,17 @@ def test_a_run_goes_on_when_a_worker_is_killed(
             (tmp_path / "once").unlink()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    config = tiny(tmp_path / "run", env="acting", environment__processes=2, run__log_period=40)
-    assert train(config, env=partial(Acting, die, 42)).stopped == "done"
+    config = tiny_config(
+        tmp_path / "run", env="acting", environment__processes=2, run__log_period=40
+    )
+    assert train(config, env=partial(Acting, die, 42)).stop_reason == "done"
     out = capsys.readouterr().out
     assert out.count("warning: ") == 1
     assert " died (exit code -9) and is replaced\n" in out
-    rows = read(tmp_path / "run" / "metrics.jsonl")
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [row["workers_replaced"] for row in rows][0::9] == [0, 1]
     assert rows[-1]["dropped_episodes"] == 2
-    replay = newest(tmp_path / "run").files["agent_replay"]
+    replay = newest_checkpoint(tmp_path / "run").files["agent_replay"]
     marks, mass = replay["marks"][:, :, 0], replay["mass"].sum(-1)
     cut = 0
     for lane in range(4):
@@ -233,19 +235,19 @@ def test_a_run_goes_on_when_a_worker_is_killed(
 
 
 def test_a_run_whose_workers_always_die_stops_with_a_checkpoint(tmp_path: Path) -> None:
-    config = tiny(
+    config = tiny_config(
         tmp_path / "run", env="dying", environment__processes=1, environment__max_failures=2
     )
     with pytest.raises(EnvironmentFault, match=r"died \(exit code 9\): failure 2 in a row"):
         train(config, env=partial(Dying, at=1))
-    goes_on(config)
+    assert_resumes(config)
 
 
 def test_a_checkpoint_is_saved_on_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ask = partial(os.kill, os.getpid(), signal.SIGUSR1)
-    train(tiny(tmp_path / "run", env="acting"), env=partial(Acting, ask, 30))
+    train(tiny_config(tmp_path / "run", env="acting"), env=partial(Acting, ask, 30))
     out = capsys.readouterr().out
     first, last = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert last == "step_000000000400"
@@ -254,7 +256,7 @@ def test_a_checkpoint_is_saved_on_request(
 
 # Runs in processes of their own
 
-HANGING = """
+HANGING_RUN_SCRIPT = """
 import sys
 from functools import partial
 from pathlib import Path
@@ -270,7 +272,7 @@ if __name__ == "__main__":
 
 
 @contextlib.contextmanager
-def process(*words: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+def start_process(*words: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A Python process in a session of its own, of which nothing stays."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm", "PYTHONUTF8": "1"}
     running = subprocess.Popen(
@@ -284,7 +286,7 @@ def process(*words: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
         running.wait()
 
 
-def wait_for(file: Path, running: subprocess.Popen[bytes]) -> None:
+def wait_for_file(file: Path, running: subprocess.Popen[bytes]) -> None:
     while not file.exists():
         assert running.poll() is None
         time.sleep(0.05)
@@ -292,9 +294,9 @@ def wait_for(file: Path, running: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.slow
 def test_a_second_signal_ends_a_hanging_run_and_its_workers_at_once(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(HANGING)
-    with process(str(tmp_path / "script.py"), str(tmp_path)) as running:
-        wait_for(tmp_path / "hung", running)
+    (tmp_path / "script.py").write_text(HANGING_RUN_SCRIPT)
+    with start_process(str(tmp_path / "script.py"), str(tmp_path)) as running:
+        wait_for_file(tmp_path / "hung", running)
         running.send_signal(signal.SIGTERM)
         running.send_signal(signal.SIGINT)
         assert running.wait() in (128 + signal.SIGTERM, 128 + signal.SIGINT)
@@ -303,24 +305,24 @@ def test_a_second_signal_ends_a_hanging_run_and_its_workers_at_once(tmp_path: Pa
 
 @pytest.mark.slow
 def test_a_run_whose_terminal_is_closed_saves_a_checkpoint(tmp_path: Path) -> None:
-    config = tiny(tmp_path / "run", run__steps=100_000_000)
-    words = [word for name, value in settings(config) for word in (f"--{name}", *value)]
+    config = tiny_config(tmp_path / "run", run__steps=100_000_000)
+    words = [word for name, value in differing_settings(config) for word in (f"--{name}", *value)]
     terminal, theirs = pty.openpty()
     own = partial(fcntl.ioctl, theirs, termios.TIOCSCTTY, 0)
     command = ("-m", "lookfurther", "train", "no-demos", *words)
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
-    with process(*command, preexec_fn=own, **streams) as running:
+    with start_process(*command, preexec_fn=own, **streams) as running:
         os.close(theirs)
         metrics = tmp_path / "run" / "metrics.jsonl"
-        while not metrics.exists() or not read(metrics):
+        while not metrics.exists() or not read_metrics(metrics):
             assert os.read(terminal, 65536)  # what nobody reads would stop the run
         os.close(terminal)
         assert running.wait() == 0
         wait_until_gone(running.pid)
-    assert newest(tmp_path / "run").facts["step"] >= 100
+    assert newest_checkpoint(tmp_path / "run").metadata["step"] >= 100
 
 
-def settings(config: Config) -> list[tuple[str, list[str]]]:
+def differing_settings(config: Config) -> list[tuple[str, list[str]]]:
     """What differs from the preset, as the command line has it."""
     usual = report_settings(preset("no-demos"))
     own = {k: v for k, v in report_settings(config).items() if v != usual[k]}

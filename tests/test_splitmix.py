@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lookfurther.replay.splitmix import begin, mixed, uniform
+from lookfurther.replay.splitmix import init_rng_state, mix_bits, next_uniform
 
 WORD = 2**64
 
@@ -31,11 +31,11 @@ def test_published_numbers() -> None:
 @given(state=st.integers(-(2**63), 2**63 - 1), counts=st.lists(st.integers(1, 9), max_size=4))
 def test_numpy_and_torch_draw_the_sequence_and_go_on(state: int, counts: list[int]) -> None:
     expected = oracle(state, sum(counts))
-    host, tensor = begin(state).numpy(), begin(state)
+    host, tensor = init_rng_state(state).numpy(), init_rng_state(state)
     found = []
     for count in counts:
-        ours = uniform(host, 1 + np.arange(count))
-        assert np.array_equal(ours, uniform(tensor, 1 + torch.arange(count)).numpy())
+        ours = next_uniform(host, 1 + np.arange(count))
+        assert np.array_equal(ours, next_uniform(tensor, 1 + torch.arange(count)).numpy())
         assert int(host[0]) == int(tensor[0])
         found += ours.tolist()
     assert found == [(z >> 11) / 2**53 for z in expected]
@@ -43,11 +43,11 @@ def test_numpy_and_torch_draw_the_sequence_and_go_on(state: int, counts: list[in
 
 def test_mixing_is_one_to_one_on_neighbours() -> None:
     z = np.arange(-50_000, 50_000)
-    assert len(np.unique(mixed(z))) == len(z)
+    assert len(np.unique(mix_bits(z))) == len(z)
 
 
 def test_numbers_fill_the_unit_interval_evenly() -> None:
-    u = uniform(begin(3).numpy(), 1 + np.arange(200_000))
+    u = next_uniform(init_rng_state(3).numpy(), 1 + np.arange(200_000))
     counts = np.bincount((u * 100).astype(int), minlength=100)
     chi2 = ((counts - 2000) ** 2 / 2000).sum()
     assert 0 <= u.min() < u.max() < 1

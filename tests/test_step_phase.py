@@ -12,30 +12,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lookfurther.cli.main import main
-from lookfurther.config import Environment
+from lookfurther.config import EnvConfig
 from lookfurther.demos import align, catalog, storage
-from lookfurther.demos.catalog import Held
-from lookfurther.demos.episode import Episode, Tape
-from lookfurther.demos.importers import Imported, read
-from lookfurther.demos.metadata import Description, origin, shown
+from lookfurther.demos.catalog import DemoSet
+from lookfurther.demos.episode import Episode, InputLog
+from lookfurther.demos.importers import ImportedDemos, import_demos
+from lookfurther.demos.metadata import DemoSetDescription, describe_episode, make_origin
 from lookfurther.demos.playback import (
-    PAD,
-    ambiguous,
-    blocks,
-    emulator_of,
-    held,
-    play,
+    PAD_ACTION,
+    count_ambiguous_steps,
+    episode_from_log,
+    frames_by_step,
+    make_emulator,
+    play_log,
     step_ends,
-    unroll,
     with_best_phase,
+    with_step_actions,
 )
-from lookfurther.demos.verify import verify
-from lookfurther.envs import describe
-from lookfurther.envs.emulator import Emulator, shrink
-from lookfurther.envs.human_starts import Restarted
+from lookfurther.demos.verify import verify_episode
+from lookfurther.envs import get_spec
+from lookfurther.envs.emulator import Emulator, resize_by_area
+from lookfurther.envs.human_starts import HumanStartEnv
 from lookfurther.errors import DemonstrationError
-from lookfurther.evaluation.evaluate import human_starts
-from lookfurther.evaluation.results import Trace
+from lookfurther.evaluation.evaluate import draw_human_starts
+from lookfurther.evaluation.results import ReturnCurve
 
 pytest.importorskip("ale_py")
 
@@ -48,7 +48,7 @@ def trace(noops: int, steps: int = STEPS, seed: int = 0) -> tuple[np.ndarray, np
     rng, emulator = np.random.default_rng(seed), Emulator(BOXING, 1)
     chosen = rng.integers(1, 18, steps).astype(np.uint8)
     frames = np.concatenate([np.zeros(noops, np.uint8), np.repeat(chosen, 4)])
-    return frames, np.array(list(play(Tape(frames), emulator)))
+    return frames, np.array(list(play_log(InputLog(frames), emulator)))
 
 
 def written(path: Path, frames: np.ndarray, rewards: np.ndarray) -> Path:
@@ -56,20 +56,20 @@ def written(path: Path, frames: np.ndarray, rewards: np.ndarray) -> Path:
     return path
 
 
-def only(imported: Imported) -> Episode:
+def only(imported: ImportedDemos) -> Episode:
     (episode,) = imported.episodes
     return episode
 
 
 def stepped(episode: Episode) -> float:
     """The score of an agent that starts where the short first step ends and does each action."""
-    tape = episode.tape
+    tape = episode.input_log
     assert tape is not None
     emulator = Emulator(BOXING)
-    lead = tape.frames[: tape.phase].tolist()
-    score = sum(emulator.frame(action) for action in lead)
+    lead = tape.frame_actions[: tape.phase].tolist()
+    score = sum(emulator.step_frame(action) for action in lead)
     for action in episode.actions[bool(lead) :].tolist():
-        score += emulator.step(emulator.legal[action])[1]
+        score += emulator.step(emulator.legal_actions[action])[1]
     return score
 
 
@@ -77,37 +77,37 @@ def stepped(episode: Episode) -> float:
 def test_a_trace_of_held_actions_is_cut_where_they_begin(tmp_path: Path, noops: int) -> None:
     frames, rewards = trace(noops)
     assert rewards.any()
-    imported = read(written(tmp_path / "boxing.npz", frames, rewards))
+    imported = import_demos(written(tmp_path / "boxing.npz", frames, rewards))
     episode = only(imported)
-    assert episode.tape is not None
+    assert episode.input_log is not None
     assert episode.audit is not None
-    assert (episode.tape.phase, episode.audit.ambiguous) == (noops % 4, 0)
+    assert (episode.input_log.phase, episode.audit.ambiguous) == (noops % 4, 0)
     assert episode.audit.verified
-    assert verify(episode, imported.spec, imported.environment).verified
+    assert verify_episode(episode, imported.spec, imported.env_config).verified
     assert stepped(episode) == episode.score == rewards.sum()
-    assert align.done(episode, BOXING, 4) == episode.score
+    assert align.imitation_score(episode, BOXING, 4) == episode.score
 
 
 def test_a_cut_across_held_actions_leads_elsewhere() -> None:
     frames, rewards = trace(1)
-    across = unroll(Tape(frames), BOXING)
-    assert ambiguous(across.tape, 4) > STEPS / 2
-    assert across.score == rewards.sum() != align.done(across, BOXING, 4)
+    across = episode_from_log(InputLog(frames), BOXING)
+    assert count_ambiguous_steps(across.input_log, 4) > STEPS / 2
+    assert across.score == rewards.sum() != align.imitation_score(across, BOXING, 4)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 5), st.integers(0, 4))
 def test_steps_are_the_frames_in_order(played: list[int], repeat: int, phase: int) -> None:
     """Each step is `repeat` frames but for the first, of `phase` ones, and the last."""
     phase %= repeat
-    tape = Tape(np.array(played, np.uint8), phase=phase)
-    ends, rows = step_ends(tape, repeat).tolist(), blocks(tape.frames, repeat, phase)
+    tape = InputLog(np.array(played, np.uint8), phase=phase)
+    ends, rows = step_ends(tape, repeat).tolist(), frames_by_step(tape.frame_actions, repeat, phase)
     parts = [played[a:b] for a, b in pairwise(ends)]
-    assert [row[row != PAD].tolist() for row in rows] == parts
+    assert [row[row != PAD_ACTION].tolist() for row in rows] == parts
     assert [action for part in parts for action in part] == played
     lengths = [len(part) for part in parts]
     assert lengths[0] == min(phase or repeat, len(played))
     assert set(lengths[1:-1]) <= {repeat}
-    assert held(tape, np.arange(len(parts)) % 18, repeat).frames.tolist() == [
+    assert with_step_actions(tape, np.arange(len(parts)) % 18, repeat).frame_actions.tolist() == [
         i % 18 for i, part in enumerate(parts) for _ in part
     ]
 
@@ -116,66 +116,68 @@ def test_steps_are_the_frames_in_order(played: list[int], repeat: int, phase: in
 def test_the_best_phase_is_the_least_of_those_with_the_fewest_ambiguous_steps(
     played: list[int], repeat: int
 ) -> None:
-    tape = Tape(np.array(played, np.uint8))
-    counts = [ambiguous(replace(tape, phase=p), repeat) for p in range(repeat)]
+    tape = InputLog(np.array(played, np.uint8))
+    counts = [count_ambiguous_steps(replace(tape, phase=p), repeat) for p in range(repeat)]
     assert with_best_phase(tape, repeat).phase == counts.index(min(counts))
 
 
 def test_a_short_first_step_shows_the_brighter_of_its_last_two_frames() -> None:
     """As the vector environment does at the end of every step."""
     frames, _ = trace(3)
-    planes = unroll(Tape(frames, phase=3), BOXING).planes
+    planes = episode_from_log(InputLog(frames, phase=3), BOXING).planes
     emulator, single = Emulator(BOXING, 1), []
     for action in frames.tolist():
-        emulator.frame(action)
-        single.append(emulator._picture)
+        emulator.step_frame(action)
+        single.append(emulator._pooled_frame)
     for step, end in enumerate((3, 7, 11), 1):
         both = np.maximum(single[end - 2], single[end - 1])
-        assert np.array_equal(planes[step, 0], shrink(both))
+        assert np.array_equal(planes[step, 0], resize_by_area(both))
 
 
 @pytest.fixture(scope="module")
-def demonstrated() -> Held:
+def demonstrated() -> DemoSet:
     """A set in memory of one episode with a short first step of 3 frames."""
     frames, _ = trace(3)
-    episode = unroll(Tape(frames, phase=3), BOXING)
-    spec = describe(BOXING, Environment())
-    facts = Description(spec, "me", origin(spec, Environment()), (shown(episode, {}),))
-    return Held("mine", facts, [episode])
+    episode = episode_from_log(InputLog(frames, phase=3), BOXING)
+    spec = get_spec(BOXING, EnvConfig())
+    facts = DemoSetDescription(
+        spec, "me", make_origin(spec, EnvConfig()), (describe_episode(episode, {}),)
+    )
+    return DemoSet("mine", facts, [episode])
 
 
-def test_a_set_keeps_the_phase(tmp_path: Path, demonstrated: Held) -> None:
+def test_a_set_keeps_the_phase(tmp_path: Path, demonstrated: DemoSet) -> None:
     _, description, episodes = demonstrated
-    storage.save("mine-v0", episodes, description.spec, "me", tmp_path)
-    (found,) = storage.load("mine-v0", description.spec, tmp_path)
-    assert found.tape is not None
-    assert found.tape.phase == 3
-    assert found.tape.frames.tolist() == episodes[0].tape.frames.tolist()  # type: ignore[union-attr]
+    storage.save_episodes("mine-v0", episodes, description.spec, "me", tmp_path)
+    (found,) = storage.load_episodes("mine-v0", description.spec, tmp_path)
+    assert found.input_log is not None
+    assert found.input_log.phase == 3
+    assert found.input_log.frame_actions.tolist() == episodes[0].input_log.frame_actions.tolist()  # type: ignore[union-attr]
     assert found.planes.tobytes() == episodes[0].planes.tobytes()
-    assert verify(found, description.spec, Environment()).verified
+    assert verify_episode(found, description.spec, EnvConfig()).verified
 
 
-def test_a_stored_phase_that_cannot_be_is_refused(tmp_path: Path, demonstrated: Held) -> None:
+def test_a_stored_phase_that_cannot_be_is_refused(tmp_path: Path, demonstrated: DemoSet) -> None:
     _, description, episodes = demonstrated
-    data = storage.save("mine-v0", episodes, description.spec, "me", tmp_path) / "data"
+    data = storage.save_episodes("mine-v0", episodes, description.spec, "me", tmp_path) / "data"
     text = (data / "metadata.json").read_text()
     assert text.count(r"\"phase\": 3") == 1
     for wrong in ("4", "-1", "2"):
         (data / "metadata.json").write_text(text.replace(r"\"phase\": 3", rf"\"phase\": {wrong}"))
         with pytest.raises(DemonstrationError, match="mine-v0 is not a readable set of ours: "):
-            storage.load("mine-v0", description.spec, tmp_path)
+            storage.load_episodes("mine-v0", description.spec, tmp_path)
 
 
-def test_human_starts_are_the_ends_of_its_steps(demonstrated: Held) -> None:
-    starts = human_starts(BOXING, [demonstrated], Environment(), 0, count=10**6)
+def test_human_starts_are_the_ends_of_its_steps(demonstrated: DemoSet) -> None:
+    starts = draw_human_starts(BOXING, [demonstrated], EnvConfig(), 0, count=10**6)
     episode = demonstrated.episodes[0]
     assert len(starts) == len(episode)
     emulator = Emulator(BOXING)
     for t, start in enumerate(starts):
-        emulator.restore(start.state)
-        assert emulator.frames == max(4 * t - 1, 0)
-        assert np.array_equal(emulator.plane(), episode.planes[t])
-    env = Restarted(BOXING, starts[5:6], Environment())
+        emulator.restore_state(start.state)
+        assert emulator.frame_number == max(4 * t - 1, 0)
+        assert np.array_equal(emulator.current_plane(), episode.planes[t])
+    env = HumanStartEnv(BOXING, starts[5:6], EnvConfig())
     env.reset(seed=0)
     for t in range(5, 9):  # and what follows a start is cut in the same way
         plane, reward, *_ = env.step(int(episode.actions[t]))
@@ -184,17 +186,22 @@ def test_human_starts_are_the_ends_of_its_steps(demonstrated: Held) -> None:
 
 
 def test_a_trace_of_returns_has_the_frames_of_its_steps() -> None:
-    assert Trace.of(np.array([1.0, 1.0, 1.0]), 4, 3).frames.tolist() == [0, 3, 7, 11]
-    assert Trace.of(np.array([1.0, 1.0]), 4).frames.tolist() == [0, 4, 8]
+    assert ReturnCurve.from_rewards(np.array([1.0, 1.0, 1.0]), 4, 3).frames.tolist() == [
+        0,
+        3,
+        7,
+        11,
+    ]
+    assert ReturnCurve.from_rewards(np.array([1.0, 1.0]), 4).frames.tolist() == [0, 4, 8]
 
 
-def test_an_alignment_keeps_the_phase(demonstrated: Held) -> None:
-    tape = demonstrated.episodes[0].tape
+def test_an_alignment_keeps_the_phase(demonstrated: DemoSet) -> None:
+    tape = demonstrated.episodes[0].input_log
     assert tape is not None
-    found = align.retrace(replace(tape, frames=tape.frames[:43]), BOXING, 4)
+    found = align.search_alignment(replace(tape, frames=tape.frame_actions[:43]), BOXING, 4)
     assert found.phase == 3
-    assert ambiguous(found, 4) == 0
-    assert found.frames.tolist() == tape.frames[:43].tolist()
+    assert count_ambiguous_steps(found, 4) == 0
+    assert found.frame_actions.tolist() == tape.frame_actions[:43].tolist()
 
 
 def test_import_export_show_and_play_use_the_same_cut(
@@ -204,7 +211,7 @@ def test_import_export_show_and_play_use_the_same_cut(
     frames, rewards = trace(1)
     path = written(tmp_path / "boxing.npz", frames, rewards)
     assert main(["demos", "import", str(path), "--name", "boxing"]) == 0
-    before = ambiguous(Tape(frames), 4)
+    before = count_ambiguous_steps(InputLog(frames), 4)
     line = f"41 steps, phase 1; equal: score, 161 rewards; {before} ambiguous blocks at phase 0\n"
     assert line in capsys.readouterr().out
     assert main(["demos", "show", "boxing"]) == 0
@@ -218,21 +225,21 @@ def test_import_export_show_and_play_use_the_same_cut(
     with np.load(tmp_path / "again.npz") as members:
         assert members["rewards"].tolist() == rewards.tolist()
         assert members["phase"] == 1
-    again = only(read(tmp_path / "again.npz"))
-    assert again.planes.tobytes() == catalog.opened("boxing").episodes[0].planes.tobytes()
+    again = only(import_demos(tmp_path / "again.npz"))
+    assert again.planes.tobytes() == catalog.open_set("boxing").episodes[0].planes.tobytes()
 
 
-def test_pictures_are_of_the_ends_of_steps(demonstrated: Held) -> None:
-    from lookfurther.cli.demos.render import pictures
+def test_pictures_are_of_the_ends_of_steps(demonstrated: DemoSet) -> None:
+    from lookfurther.cli.demos.render import render_frames
 
     episode = demonstrated.episodes[0]
-    assert episode.tape is not None
-    audit = verify(episode, demonstrated.description.spec, Environment())
-    shown = pictures(
-        replace(episode, audit=audit), demonstrated.description.spec, Environment(), [1, 5]
+    assert episode.input_log is not None
+    audit = verify_episode(episode, demonstrated.description.spec, EnvConfig())
+    shown = render_frames(
+        replace(episode, audit=audit), demonstrated.description.spec, EnvConfig(), [1, 5]
     )
-    emulator, screens = emulator_of(episode.tape, BOXING, 4), []
-    for _ in play(episode.tape, emulator):
-        screens.append(emulator.screen())
+    emulator, screens = make_emulator(episode.input_log, BOXING, 4), []
+    for _ in play_log(episode.input_log, emulator):
+        screens.append(emulator.rgb_screen())
     for picture, end in zip(shown, (3, 19), strict=True):
         assert np.array_equal(picture, np.maximum(screens[end - 2], screens[end - 1]))

@@ -19,17 +19,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookfurther.cli.main import main
-from lookfurther.cli.parsing import parse
-from lookfurther.cli.suite import window
-from lookfurther.cli.train import TrainOptions, split
+from lookfurther.cli.parsing import parse_options
+from lookfurther.cli.suite import visible_jobs
+from lookfurther.cli.train import TrainOptions, split_preset
 from lookfurther.config import Config, replace, to_json, validate
 from lookfurther.errors import ConfigError
 from lookfurther.evaluation import suite
-from lookfurther.evaluation.paper_scores import game_of, titles
+from lookfurther.evaluation.paper_scores import game_of, game_titles
 from lookfurther.presets import PRESETS, preset
 
 ROOT = Path(__file__).parents[1]
-TINY = """
+TINY_SUITE = """
 presets = ["no-demos", "apex-dqn"]
 seeds = [0, 1]
 scale = "small"
@@ -45,24 +45,26 @@ capacity = 2000
 [settings.actor]
 lanes = 4
 """
-ONE = TINY.replace(', "apex-dqn"', "").replace(', "Acrobot-v1"', "").replace("[0, 1]", "[0]")
+ONE_JOB_SUITE = (
+    TINY_SUITE.replace(', "apex-dqn"', "").replace(', "Acrobot-v1"', "").replace("[0, 1]", "[0]")
+)
 
 
-def written(folder: Path, text: str) -> str:
+def write_suite(folder: Path, text: str) -> str:
     path = folder / "tiny.toml"
     path.write_text(text)
     return str(path)
 
 
-def jobs(folder: Path, text: str) -> list[suite.Job]:
-    return suite.jobs(suite.read(written(folder, text))[1], folder / "out")
+def build_suite_jobs(folder: Path, text: str) -> list[suite.SuiteJob]:
+    return suite.build_jobs(suite.read_suite(write_suite(folder, text))[1], folder / "out")
 
 
 # The grid
 
 
 def test_a_file_is_a_grid_with_its_settings(tmp_path: Path) -> None:
-    found = jobs(tmp_path, TINY)
+    found = build_suite_jobs(tmp_path, TINY_SUITE)
     cells = [(j.config.env, j.config.preset, j.config.run.seed) for j in found]
     assert cells == [
         (env, name, seed)
@@ -78,7 +80,7 @@ def test_a_file_is_a_grid_with_its_settings(tmp_path: Path) -> None:
             env=job.config.env,
             learner__gamma=0.9,
             replay__horizons=(1, 2),
-            replay__start=100,
+            replay__learning_starts=100,
             replay__capacity=2000,
             actor__lanes=4,
             run__steps=400,
@@ -102,21 +104,21 @@ def test_the_command_of_a_run_gives_its_settings(
     """Whatever a suite sets arrives in the process that trains."""
     config = preset(name, "small", env="CartPole-v1", run__folder="a b/c", run__minutes=0.5)
     config = replace(config, environment__full_actions=full, network__hidden=hidden)
-    config = replace(config, learner__gamma=gamma, environment__reward=reward)
+    config = replace(config, learner__gamma=gamma, environment__reward_transform=reward)
     demos = ("x/y-v0",) if config.learner.expert_items else ()
-    job = suite.Job(validate(replace(config, demos=demos)), "small")
-    command, *words = job.words()
-    variant, scale, rest = split(words)
-    options = parse(TrainOptions, TrainOptions(preset(variant, scale)), rest, command)
+    job = suite.SuiteJob(validate(replace(config, demos=demos)), "small")
+    command, *words = job.train_arguments()
+    variant, scale, rest = split_preset(words)
+    options = parse_options(TrainOptions, TrainOptions(preset(variant, scale)), rest, command)
     assert options.config == job.config
     assert not options.resume
 
 
 def test_demonstrations_by_game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A preset that learns from demonstrations gets those of its game, another gets none."""
-    monkeypatch.setattr(suite.sets, "find", lambda word: word)
+    monkeypatch.setattr(suite.catalog, "find_set", lambda word: word)
     text = 'presets = ["apex-dqfd", "no-demos"]\ndemos = ["me/{game}-v0", "all-v0"]\n'
-    found = jobs(tmp_path, text + 'envs = ["ALE/MontezumaRevenge-v5", "CartPole-v1"]')
+    found = build_suite_jobs(tmp_path, text + 'envs = ["ALE/MontezumaRevenge-v5", "CartPole-v1"]')
     assert [job.config.demos for job in found] == [
         ("me/montezuma_revenge-v0", "all-v0"),
         (),
@@ -128,14 +130,14 @@ def test_demonstrations_by_game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_the_papers_suites_are_the_papers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """42 games in the paper's order, and the six games and five curves of Figure 3."""
     pytest.importorskip("ale_py")
-    monkeypatch.setattr(suite.sets, "find", lambda word: word)
-    found = suite.jobs(suite.read("paper")[1], tmp_path)
-    assert [game_of(j.config.env) for j in found[::2]] == list(titles())
+    monkeypatch.setattr(suite.catalog, "find_set", lambda word: word)
+    found = suite.build_jobs(suite.read_suite("paper")[1], tmp_path)
+    assert [game_of(j.config.env) for j in found[::2]] == list(game_titles())
     assert {j.config.preset for j in found} == {"apex-dqfd", "apex-dqfd-deeper"}
-    found = suite.jobs(suite.read("ablation")[1], tmp_path)
+    found = suite.build_jobs(suite.read_suite("ablation")[1], tmp_path)
     games = {"montezuma_revenge", "private_eye", "ms_pacman", "seaquest", "hero", "kangaroo"}
     assert {game_of(j.config.env) for j in found} == games
-    variants = {name for name, p in PRESETS.items() if p.place.startswith("Fig. 3")}
+    variants = {name for name, p in PRESETS.items() if p.description.startswith("Fig. 3")}
     assert {j.config.preset for j in found} == variants | {"apex-dqfd"}
     assert len(found) == 30
     assert all(j.config.run.steps == Config().run.steps for j in found)
@@ -166,8 +168,8 @@ def test_the_papers_suites_are_the_papers(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_mistakes_are_one_line_before_anything_starts(
     change: tuple[str, str], said: str, tmp_path: Path, capsys: Any
 ) -> None:
-    assert change[0] in TINY
-    path = written(tmp_path, TINY.replace(*change))
+    assert change[0] in TINY_SUITE
+    path = write_suite(tmp_path, TINY_SUITE.replace(*change))
     assert main(["suite", path, "--out", str(tmp_path / "out")]) in (2, 4)
     captured = capsys.readouterr()
     assert said in captured.err
@@ -182,14 +184,14 @@ def test_an_unknown_suite_names_those_there_are(capsys: Any) -> None:
 
 
 def test_a_folder_of_other_settings_is_refused(tmp_path: Path) -> None:
-    [job] = jobs(tmp_path, ONE)
+    [job] = build_suite_jobs(tmp_path, ONE_JOB_SUITE)
     job.folder.mkdir(parents=True)
     (job.folder / "config.json").write_text(to_json(replace(job.config, learner__gamma=0.8)))
     with pytest.raises(ConfigError, match="holds a run of other settings"):
-        jobs(tmp_path, ONE)
+        build_suite_jobs(tmp_path, ONE_JOB_SUITE)
     longer = replace(job.config, run__steps=7)  # may differ: how long a run goes on
     (job.folder / "config.json").write_text(to_json(longer))
-    assert [j.state for j in jobs(tmp_path, ONE)] == ["waiting"]
+    assert [j.state for j in build_suite_jobs(tmp_path, ONE_JOB_SUITE)] == ["waiting"]
 
 
 # Running
@@ -202,19 +204,19 @@ def test_a_folder_of_other_settings_is_refused(tmp_path: Path) -> None:
 def test_done_is_the_budget_of_the_newest_checkpoint(
     step: int, seconds: int, minutes: int, done: bool, tmp_path: Path
 ) -> None:
-    text = ONE.replace("steps = 400", f"steps = 400\nminutes = {minutes}")
-    [job] = jobs(tmp_path, text)
+    text = ONE_JOB_SUITE.replace("steps = 400", f"steps = 400\nminutes = {minutes}")
+    [job] = build_suite_jobs(tmp_path, text)
     for at, spent in ((4, 1), (step, seconds)):
         folder = job.folder / "checkpoints" / f"step_{at:012}"
         folder.mkdir(parents=True)
         (folder / "facts.json").write_text(json.dumps({"step": at, "seconds": spent}))
     (job.folder / "config.json").write_text(to_json(job.config))
-    [job] = jobs(tmp_path, text)
+    [job] = build_suite_jobs(tmp_path, text)
     assert job.state == ("done" if done else "waiting")
-    assert job.words()[-1] == "--resume"
+    assert job.train_arguments()[-1] == "--resume"
 
 
-def command(*words: str) -> tuple[list[str], dict[str, Any]]:
+def suite_command(*words: str) -> tuple[list[str], dict[str, Any]]:
     line = [sys.executable, "-m", "lookfurther", "suite", *words]
     return line, {"cwd": ROOT, "stdout": subprocess.PIPE, "text": True}
 
@@ -223,38 +225,38 @@ def command(*words: str) -> tuple[list[str], dict[str, Any]]:
 @pytest.mark.timeout(3600)  # half a minute of work: six processes that import torch
 def test_a_failure_is_noted_and_the_suite_goes_on(tmp_path: Path) -> None:
     """One run cannot have its folder; the other is trained, skipped next time, and extended."""
-    text = ONE.replace("seeds = [0]", "seeds = [0, 1]")
-    first, second = jobs(tmp_path, text)
+    text = ONE_JOB_SUITE.replace("seeds = [0]", "seeds = [0, 1]")
+    first, second = build_suite_jobs(tmp_path, text)
     first.folder.parent.mkdir()
     first.folder.write_text("in the way")
-    line, how = command(written(tmp_path, text), "--out", str(tmp_path / "out"))
+    line, how = suite_command(write_suite(tmp_path, text), "--out", str(tmp_path / "out"))
     done = subprocess.run(line, check=False, **how)
     assert done.returncode == 1
     assert re.search(r"\[1/2\] failed: CartPole-v1 no-demos 0.*cannot be a run folder", done.stdout)
     assert "[2/2] done: CartPole-v1 no-demos 1, 400 steps" in done.stdout
     assert "1 done, 1 failed" in done.stdout
-    assert second.reached()
+    assert second.has_used_budget()
     first.folder.unlink()
     done = subprocess.run(line, check=False, **how)
     assert done.returncode == 0
     assert "[1/2] done" in done.stdout
     assert "[2/2]" not in done.stdout
     longer = text.replace("steps = 400", "steps = 500").replace("[0, 1]", "[1]")
-    line, how = command(written(tmp_path, longer), *line[5:])
+    line, how = suite_command(write_suite(tmp_path, longer), *line[5:])
     done = subprocess.run(line, check=False, **how)
     assert "[1/1] done: CartPole-v1 no-demos 1, 500 steps" in done.stdout
-    assert "resumed at step 400" in second.log.read_text()
+    assert "resumed at step 400" in second.log_file.read_text()
 
 
 @pytest.mark.slow
 def test_a_signal_stops_the_run_at_work_and_the_suite(tmp_path: Path) -> None:
     """The run saves a checkpoint, from which the next suite goes on."""
-    text = ONE.replace("steps = 400", "steps = 1000000").replace("[0]", "[0, 1]")
-    found = jobs(tmp_path, text)
-    line, how = command(written(tmp_path, text), "--out", str(tmp_path / "out"))
+    text = ONE_JOB_SUITE.replace("steps = 400", "steps = 1000000").replace("[0]", "[0, 1]")
+    found = build_suite_jobs(tmp_path, text)
+    line, how = suite_command(write_suite(tmp_path, text), "--out", str(tmp_path / "out"))
     process = subprocess.Popen(line, **how)
     metrics = found[0].folder / "metrics.jsonl"
-    until(lambda: metrics.exists() and metrics.stat().st_size > 0)  # it trains by then
+    wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)  # it trains by then
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate()
     assert process.returncode == 1
@@ -267,7 +269,7 @@ def test_a_signal_stops_the_run_at_work_and_the_suite(tmp_path: Path) -> None:
         os.kill(holder, 0)
 
 
-def until(holds: Callable[[], bool]) -> None:
+def wait_until(holds: Callable[[], bool]) -> None:
     """Wait; the time limit of the test catches what never comes."""
     while not holds():
         time.sleep(0.1)
@@ -277,7 +279,7 @@ def until(holds: Callable[[], bool]) -> None:
 def test_the_window_holds_the_run_at_work(count: int, data: st.DataObject) -> None:
     centre, room = data.draw(st.integers(0, count - 1)), data.draw(st.integers(-3, 70))
     runs: Any = list(range(count))
-    shown = window(runs, centre, room)
+    shown = visible_jobs(runs, centre, room)
     assert centre in shown
     assert len(shown) == min(count, max(1, room))
 
@@ -285,12 +287,15 @@ def test_the_window_holds_the_run_at_work(count: int, data: st.DataObject) -> No
 def test_the_table_is_drawn(tmp_path: Path) -> None:
     from rich.console import Console
 
-    from lookfurther.cli.suite import Board
+    from lookfurther.cli.suite import StatusBoard
 
-    found = jobs(tmp_path, TINY)
-    found[1].state, found[1].row = "running", {"step": 100, "minutes": 2.0, "return_mean": 21.5}
+    found = build_suite_jobs(tmp_path, TINY_SUITE)
+    found[1].state, found[1].newest_row = (
+        "running",
+        {"step": 100, "minutes": 2.0, "return_mean": 21.5},
+    )
     console = Console(width=100, height=40, record=True, file=io.StringIO())
-    console.print(Board(found, console, None).table(found[1]))
+    console.print(StatusBoard(found, console, None).render_table(found[1]))
     text = console.export_text()
     assert re.search(r"CartPole-v1 +│ no-demos +│ +1 +│ running +│ +25 % +│ +21.5 +│ +2.0", text)
     assert "7 waiting, 1 running" in text

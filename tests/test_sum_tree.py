@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookfurther.replay import sum_tree
-from lookfurther.replay.sum_tree import SumTree, bisect, width
+from lookfurther.replay.sum_tree import SumTree, choose_block_width, search_rows
 
-WIDTH = width(1)
+WIDTH = choose_block_width(1)
 masses = st.lists(
     st.one_of(st.just(0.0), st.floats(1e-12, 1e12)), min_size=1, max_size=9 * WIDTH + 5
 ).filter(any)
 shares_of = st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=50)
 
 
-def tree_of(values: list[float]) -> SumTree:
+def make_tree(values: list[float]) -> SumTree:
     tree = SumTree(len(values))
     tree.set(np.arange(len(values)), np.array(values))
     return tree
@@ -26,9 +26,9 @@ def tree_of(values: list[float]) -> SumTree:
 
 @given(masses, shares_of)
 def test_find_lands_on_the_item_whose_stretch_holds_u(values: list[float], shares: list[float]):
-    tree = tree_of(values)
-    u = np.array(shares) * tree.total
-    found = tree.find(u)
+    tree = make_tree(values)
+    u = np.array(shares) * tree.total_mass
+    found = tree.find_items(u)
     edges = np.concatenate([[0], np.cumsum(values)])
     slack = 1e-9 * edges[-1]  # block sums round differently from one long cumulative sum
     assert (edges[found] <= u + slack).all()
@@ -37,9 +37,9 @@ def test_find_lands_on_the_item_whose_stretch_holds_u(values: list[float], share
 
 @given(masses, st.lists(st.floats(0, 1), min_size=1, max_size=50))
 def test_an_item_of_mass_zero_is_never_found(values: list[float], shares: list[float]):
-    tree = tree_of(values)
-    u = np.array([*shares, 1.0]) * tree.total
-    assert (np.array(values)[tree.find(u)] > 0).all()
+    tree = make_tree(values)
+    u = np.array([*shares, 1.0]) * tree.total_mass
+    assert (np.array(values)[tree.find_items(u)] > 0).all()
 
 
 @given(st.data())
@@ -52,34 +52,36 @@ def test_any_order_of_updates_leaves_exact_sums(data: st.DataObject):
         value = data.draw(st.lists(st.floats(0, 1e9), min_size=len(index), max_size=len(index)))
         tree.set(np.array(index), np.array(value))
         oracle[index] = value
-    assert np.array_equal(tree.mass.numpy(), oracle)
-    assert np.array_equal(tree.sums[1:].numpy(), tree.blocks.view(-1, tree.width).numpy().sum(-1))
-    assert np.isclose(float(tree.total), oracle.sum(), rtol=1e-12)
+    assert np.array_equal(tree.masses.numpy(), oracle)
+    assert np.array_equal(
+        tree.block_sums[1:].numpy(), tree.block_masses.view(-1, tree.block_width).numpy().sum(-1)
+    )
+    assert np.isclose(float(tree.total_mass), oracle.sum(), rtol=1e-12)
 
 
 @given(masses)
 def test_rebuild_equals_setting_every_item(values: list[float]):
     tree = SumTree(len(values))
     tree.rebuild(torch.tensor(values, dtype=torch.float64))
-    assert torch.equal(tree.blocks, tree_of(values).blocks)
-    assert torch.equal(tree.sums, tree_of(values).sums)
+    assert torch.equal(tree.block_masses, make_tree(values).block_masses)
+    assert torch.equal(tree.block_sums, make_tree(values).block_sums)
 
 
 def test_small_masses_beside_huge_ones_are_still_found():
-    tree = tree_of([1e-6, 1e9, 1e-6])
-    assert tree.find(np.array([5e-7])).item() == 0
+    tree = make_tree([1e-6, 1e9, 1e-6])
+    assert tree.find_items(np.array([5e-7])).item() == 0
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=9 * WIDTH + 5).filter(any), shares_of)
 def test_tensors_find_the_same_items_as_numpy(values: list[float], shares: list[float]):
     """What a GPU runs, on whole masses: their sums do not round, in whatever order."""
-    host, u = tree_of(values), np.array(shares) * sum(values)
-    with patch.object(sum_tree, "native", lambda x: x):
+    host, u = make_tree(values), np.array(shares) * sum(values)
+    with patch.object(sum_tree, "to_native", lambda x: x):
         tree = SumTree(len(values))
         tree.set(torch.arange(len(values)), torch.tensor(values, dtype=torch.float64))
-        found = tree.find(torch.from_numpy(u)).numpy()
-    assert torch.equal(tree.sums, host.sums)
-    assert np.array_equal(found, host.find(u))
+        found = tree.find_items(torch.from_numpy(u)).numpy()
+    assert torch.equal(tree.block_sums, host.block_sums)
+    assert np.array_equal(found, host.find_items(u))
 
 
 @given(st.data())
@@ -89,8 +91,8 @@ def test_bisection_and_counting_name_the_same_place(data: st.DataObject):
     steps = data.draw(st.lists(st.integers(0, 3), min_size=n * wide, max_size=n * wide))
     edges = np.cumsum(np.reshape(steps, (n, wide)), -1).astype(np.float64) + 1
     u = np.array(data.draw(st.lists(st.integers(0, 70), min_size=n, max_size=n)), np.float64)
-    found = bisect(edges, u)
-    assert np.array_equal(found, bisect(torch.from_numpy(edges), torch.from_numpy(u)).numpy())
+    found = search_rows(edges, u)
+    assert np.array_equal(found, search_rows(torch.from_numpy(edges), torch.from_numpy(u)).numpy())
     pairs = zip(edges, u, strict=True)
     wanted = [min(np.searchsorted(e, v, "right"), np.argmax(e)) for e, v in pairs]
     assert found.tolist() == wanted
@@ -98,4 +100,4 @@ def test_bisection_and_counting_name_the_same_place(data: st.DataObject):
 
 @pytest.mark.parametrize(("size", "expected"), [(1, 16), (100_000, 32), (4_000_000, 128)])
 def test_blocks_of_a_batch_hold_about_as_many_numbers_as_there_are_blocks(size: int, expected: int):
-    assert width(size) == expected
+    assert choose_block_width(size) == expected

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from lookfurther.cli.bench import asked, measure, table
+from lookfurther.cli.bench import format_bench_table, measure_all, parse_bench_options
 from lookfurther.presets import preset
-from lookfurther.training.throughput import Bench
+from lookfurther.training.throughput import ThroughputBenchmark
 
 CONFIG = preset(
     "apex-dqfd",
@@ -33,13 +33,13 @@ def test_every_measurement_gives_figures_and_the_table_their_ratios(
     """By a clock that gains a hundredth of a second at every reading."""
     clock = SimpleNamespace(perf_counter=partial(next, itertools.count(0.0, 0.01)))
     monkeypatch.setattr("lookfurther.training.throughput.time", clock)
-    figures = measure(CONFIG, seconds=0.05)
+    figures = measure_all(CONFIG, seconds=0.05)
     names = ("environments", "actor", "learner", "replay", "together", "first_update", "memory")
     for name in names:
         for what, value in figures[name].items():
             assert math.isfinite(value), (name, what)
             assert value > 0 or what.startswith("wait"), (name, what)
-    text = table(figures)
+    text = format_bench_table(figures)
     share = figures["actor"]["steps"] / figures["environments"]["steps"]
     assert f"{share:.0%} of the environments alone" in text
     assert text.splitlines()[-1].startswith("what limits: the ")
@@ -48,7 +48,7 @@ def test_every_measurement_gives_figures_and_the_table_their_ratios(
 def test_a_measurement_has_at_least_one_turn() -> None:
     """Also where the machine was busy with other work for longer than the measurement lasts."""
     turns = []
-    count, seconds = Bench(CONFIG, seconds=0.0)._spend(lambda: turns.append(None))
+    count, seconds = ThroughputBenchmark(CONFIG, seconds=0.0)._run_timed(lambda: turns.append(None))
     assert count == len(turns) == 1
     assert seconds > 0
 
@@ -61,17 +61,17 @@ def test_a_machine_without_a_gpu_is_measured_with_what_it_can_hold(
     words: list[str], steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    config = asked([*words, "--run.seed", "3"]).config
+    config = parse_bench_options([*words, "--run.seed", "3"]).config
     assert (config.preset, config.replay.capacity, config.run.seed) == ("apex-dqfd", steps, 3)
 
 
 def test_the_replay_is_built_once_and_let_go() -> None:
     """The process that measures the first update needs its memory."""
-    bench = Bench(CONFIG, 0.01)
+    bench = ThroughputBenchmark(CONFIG, 0.01)
     bench.learner()
-    held = weakref.ref(bench.mixture.agent)
+    held = weakref.ref(bench.full_mixture.agent)
     bench.replay()
     bench.together(bench.actor()["steps"], updates=100.0)
-    assert held() is bench.mixture.agent
+    assert held() is bench.full_mixture.agent
     bench.close()
     assert held() is None

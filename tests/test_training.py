@@ -24,11 +24,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from lookfurther import Agent, Config, Spec, preset, replace, train
-from lookfurther.config import Environment, to_json
+from lookfurther.config import EnvConfig, to_json
 from lookfurther.demos import catalog
-from lookfurther.demos.collect import collect
+from lookfurther.demos.collect import collect_episodes
 from lookfurther.demos.episode import Episode
-from lookfurther.demos.storage import save
+from lookfurther.demos.storage import save_episodes
 from lookfurther.errors import (
     CheckpointError,
     ConfigError,
@@ -36,18 +36,18 @@ from lookfurther.errors import (
     RunLocked,
     TrainingDiverged,
 )
-from lookfurther.rollout import Played
+from lookfurther.rollout import EpisodeResult
 from lookfurther.training import best_checkpoint, checkpoint, hardware, loop
 from lookfurther.training.checkpoint import Checkpoint
-from lookfurther.training.loop import Loop
-from lookfurther.training.metrics import Clock, read
+from lookfurther.training.loop import TrainingLoop
+from lookfurther.training.metrics import TrainingClock, read_metrics
 from lookfurther.training.rate import updates_due
-from lookfurther.training.run_dir import RunFolder
+from lookfurther.training.run_dir import RunDir
 from lookfurther.types import END, FIRST
 from tests.faulty_envs import Counting, Moody
 
 ROOT = Path(__file__).parents[1]
-TIMES = (
+TIME_METRICS = (
     "minutes",
     "steps_per_second",
     "updates_per_second",
@@ -57,13 +57,13 @@ TIMES = (
 )
 
 
-def tiny(folder: Path, demos: Path | None = None, **overrides: Any) -> Config:
+def tiny_config(folder: Path, demos: Path | None = None, **overrides: Any) -> Config:
     """A run of a second: 4 lanes, 16 items a batch, 16 hidden units."""
     small: dict[str, Any] = {
         "env": "CartPole-v1",
         "actor__lanes": 4,
         "replay__capacity": 1000,
-        "replay__start": 100,
+        "replay__learning_starts": 100,
         "network__name": "mlp",
         "network__hidden": (16,),
         "learner__agent_items": 16 if demos is None else 12,
@@ -84,36 +84,38 @@ def tiny(folder: Path, demos: Path | None = None, **overrides: Any) -> Config:
     return preset(name, **(small | overrides))
 
 
-def newest(folder: Path) -> Checkpoint:
-    saved, broken = checkpoint.newest(folder / "checkpoints")
+def newest_checkpoint(folder: Path) -> Checkpoint:
+    saved, broken = checkpoint.load_newest(folder / "checkpoints")
     assert saved is not None
     assert not broken
     return saved
 
 
-def tensors(saved: Checkpoint) -> dict[str, Tensor]:
+def flatten_tensors(saved: Checkpoint) -> dict[str, Tensor]:
     """Every tensor of a checkpoint, by file and name."""
     return {f"{file}.{k}": v for file, part in saved.files.items() for k, v in part.items()}
 
 
-def assert_equal(a: Checkpoint, b: Checkpoint, but: tuple[str, ...] = ()) -> None:
+def assert_checkpoints_equal(a: Checkpoint, b: Checkpoint, ignored: tuple[str, ...] = ()) -> None:
     """The same tensors bit for bit, and the same counters."""
-    ours, theirs = tensors(a), tensors(b)
+    ours, theirs = flatten_tensors(a), flatten_tensors(b)
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
-        if not name.startswith(but):
+        if not name.startswith(ignored):
             assert value.dtype == theirs[name].dtype
             assert value.numpy().tobytes() == theirs[name].numpy().tobytes(), name
-    assert [a.facts[k] for k in ("step", "updates")] == [b.facts[k] for k in ("step", "updates")]
+    assert [a.metadata[k] for k in ("step", "updates")] == [
+        b.metadata[k] for k in ("step", "updates")
+    ]
 
 
-def timeless(folder: Path) -> list[dict[str, Any]]:
+def rows_without_times(folder: Path) -> list[dict[str, Any]]:
     """The rows of metrics without what depends on the clock or the machine."""
-    rows = read(folder / "metrics.jsonl")
-    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+    rows = read_metrics(folder / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if k not in TIME_METRICS} for row in rows]
 
 
-def balance(env: gymnasium.Env) -> Callable[[], int]:
+def balancing_policy(env: gymnasium.Env) -> Callable[[], int]:
     """Push the cart to where the pole leans: a hundred steps or so."""
     cart: Any = env.unwrapped
     return lambda: int(cart.state[2] + 0.5 * cart.state[3] > 0)
@@ -121,29 +123,29 @@ def balance(env: gymnasium.Env) -> Callable[[], int]:
 
 @pytest.fixture(scope="module")
 def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    episodes, spec = collect("CartPole-v1", Environment(), balance, range(2))
+    episodes, spec = collect_episodes("CartPole-v1", EnvConfig(), balancing_policy, range(2))
     cut = [e for e in episodes if len(e) < 10_000]
-    return save("tests/balance-v0", cut, spec, "a rule", tmp_path_factory.mktemp("demos"))
+    return save_episodes("tests/balance-v0", cut, spec, "a rule", tmp_path_factory.mktemp("demos"))
 
 
-class Walk(gymnasium.Env):
+class WalkEnv(gymnasium.Env):
     """Five states in a row from the middle: right is worth 1 at the end, left ends it."""
 
     def __init__(self) -> None:
         self.observation_space, self.action_space = Box(0, 1, (5,), np.float32), Discrete(2)
         self.place = 2
 
-    def show(self) -> np.ndarray:
+    def observe_position(self) -> np.ndarray:
         return np.eye(5, dtype=np.float32)[self.place]
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
         self.place = 2
-        return self.show(), {}
+        return self.observe_position(), {}
 
     def step(self, action: int) -> Any:
         self.place += 2 * int(action) - 1
         over = self.place in (0, 4)
-        return self.show(), float(self.place == 4), over, False, {}
+        return self.observe_position(), float(self.place == 4), over, False, {}
 
 
 # F21
@@ -152,17 +154,17 @@ class Walk(gymnasium.Env):
 def test_the_seed_decides_every_number(tmp_path: Path, demos: Path) -> None:
     runs = [tmp_path / name for name in ("a", "b", "c")]
     for folder, seed in zip(runs, (0, 0, 1), strict=True):
-        train(tiny(folder, demos, run__seed=seed))
-    a, b, c = map(timeless, runs)
+        train(tiny_config(folder, demos, run__seed=seed))
+    a, b, c = map(rows_without_times, runs)
     assert len(a) == 4
     assert a == b
     assert a != c
-    assert_equal(newest(runs[0]), newest(runs[1]))
-    first, other = (newest(run).files["weights"] for run in (runs[0], runs[2]))
+    assert_checkpoints_equal(newest_checkpoint(runs[0]), newest_checkpoint(runs[1]))
+    first, other = (newest_checkpoint(run).files["weights"] for run in (runs[0], runs[2]))
     assert not any(torch.equal(first[name], other[name]) for name in first)
 
 
-def first_priority(q: np.ndarray, episode: Episode, t: int, n: int) -> float:
+def expected_first_priority(q: np.ndarray, episode: Episode, t: int, n: int) -> float:
     """Huber loss of the TD error of values q [T + 1, A], online and target network the same."""
     h = lambda z: np.sign(z) * (np.sqrt(abs(z) + 1) - 1) + 0.01 * z  # noqa: E731
     back = lambda x: (  # noqa: E731
@@ -180,15 +182,15 @@ def test_demonstrations_begin_with_the_td_errors_of_the_first_network(
     tmp_path: Path, demos: Path
 ) -> None:
     """In a run that ends before its first update."""
-    config = tiny(tmp_path / "run", demos, run__steps=100)
+    config = tiny_config(tmp_path / "run", demos, run__steps=100)
     assert train(config).updates == 0
-    saved, agent = newest(tmp_path / "run"), Agent.load(tmp_path / "run")
+    saved, agent = newest_checkpoint(tmp_path / "run"), Agent.load(tmp_path / "run")
     mass, start = saved.files["expert_replay"]["mass"][0], 0
-    for episode in catalog.load(str(demos), agent.spec, config.environment):
-        q = agent.values(episode.planes).astype(np.float64)
+    for episode in catalog.load_set(str(demos), agent.spec, config.environment):
+        q = agent.q_values(episode.planes).astype(np.float64)
         for t in range(len(episode)):
-            wanted = [first_priority(q, episode, t, n) for n in config.replay.horizons]
-            given = (np.array(wanted) + config.replay.offset) ** config.replay.alpha
+            wanted = [expected_first_priority(q, episode, t, n) for n in config.replay.horizons]
+            given = (np.array(wanted) + config.replay.priority_offset) ** config.replay.alpha
             assert mass[start + t].numpy() == pytest.approx(given, rel=1e-3)
         assert (mass[start + len(episode)] == 0).all()
         start += len(episode) + 1
@@ -198,17 +200,21 @@ def test_demonstrations_begin_with_the_td_errors_of_the_first_network(
 def test_training_goes_on_as_if_nobody_had_looked(tmp_path: Path) -> None:
     """Evaluations change no number of a run, and leave the best of the weights they saw."""
     for folder, period in (("blind", 0), ("seen", 100)):
-        config = tiny(tmp_path / folder, run__evaluate_period=period, run__evaluate_episodes=3)
+        config = tiny_config(
+            tmp_path / folder, run__evaluate_period=period, run__evaluate_episodes=3
+        )
         train(config)
-    assert_equal(newest(tmp_path / "blind"), newest(tmp_path / "seen"))
-    blind, seen = timeless(tmp_path / "blind"), timeless(tmp_path / "seen")
+    assert_checkpoints_equal(
+        newest_checkpoint(tmp_path / "blind"), newest_checkpoint(tmp_path / "seen")
+    )
+    blind, seen = rows_without_times(tmp_path / "blind"), rows_without_times(tmp_path / "seen")
     scores = {row["step"]: row.pop("evaluation_mean", None) for row in seen}
     assert blind == seen
     assert scores.pop(100) is None  # no update yet, so nothing to see
-    saved, _ = checkpoint.newest(tmp_path / "seen" / "best")
+    saved, _ = checkpoint.load_newest(tmp_path / "seen" / "best")
     assert saved is not None
-    assert saved.facts["score"] == max(scores.values())
-    assert scores[saved.facts["step"]] == max(scores.values())
+    assert saved.metadata["score"] == max(scores.values())
+    assert scores[saved.metadata["step"]] == max(scores.values())
     chosen = Agent.load(tmp_path / "seen").network.state_dict()
     assert all(torch.equal(chosen[name], w) for name, w in saved.files["weights"].items())
 
@@ -219,24 +225,24 @@ def test_the_best_weights_have_the_best_score_whatever_their_step(
     """Each run goes back to step 200 and sees other scores at steps 300 and 400."""
     folder, scores, seen = tmp_path / "run", iter((1, 5, 3, 4, 4, 7, 6, 2, 8)), {}
 
-    def scripted(*_: Any) -> list[Played]:
+    def scripted(*_: Any) -> list[EpisodeResult]:
         score = float(next(scores))
         seen[score] = {k: v.clone() for k, v in loops[-1].learner.online.state_dict().items()}
-        return [Played(array("d", [score]))]
+        return [EpisodeResult(array("d", [score]))]
 
-    def follow(self: Loop, *arguments: Any) -> None:
+    def follow(self: TrainingLoop, *arguments: Any) -> None:
         loops.append(self)
         begin(self, *arguments)
 
-    loops, begin = [], Loop.__init__
-    monkeypatch.setattr(Loop, "__init__", follow)
-    monkeypatch.setattr(best_checkpoint, "play", scripted)
-    config = tiny(folder, run__checkpoint_period=200, run__evaluate_period=100)
+    loops, begin = [], TrainingLoop.__init__
+    monkeypatch.setattr(TrainingLoop, "__init__", follow)
+    monkeypatch.setattr(best_checkpoint, "play_episodes", scripted)
+    config = tiny_config(folder, run__checkpoint_period=200, run__evaluate_period=100)
     for expected in ((300, 5), (300, 5), (300, 7), (400, 8)):
         train(config, resume=(folder / "checkpoints").exists())
         agent = Agent.load(folder)
         (path,) = (folder / "best").iterdir()
-        assert (agent.step, checkpoint.load(path).facts["score"]) == expected
+        assert (agent.step, checkpoint.load(path).metadata["score"]) == expected
         kept = agent.network.state_dict()
         assert all(torch.equal(kept[k], v) for k, v in seen[float(expected[1])].items())
         shutil.rmtree(folder / "checkpoints" / "step_000000000400")
@@ -244,7 +250,7 @@ def test_the_best_weights_have_the_best_score_whatever_their_step(
 
 # F20
 
-KILLED = """
+KILLED_RUN_SCRIPT = """
 import os, signal, sys
 from lookfurther.config import from_json
 from lookfurther.training.loop import Loop
@@ -264,11 +270,11 @@ train(from_json(open(sys.argv[1]).read()), env=env)
 """
 
 
-def killed(config: Config, at: int, env: str = "") -> None:
+def train_until_killed(config: Config, at: int, env: str = "") -> None:
     """Train in another process that is killed (-9) at a step."""
     record = Path(config.run.folder).with_suffix(".json")
     record.write_text(to_json(config))
-    words = [sys.executable, "-c", KILLED, str(record), str(at), *([env] if env else [])]
+    words = [sys.executable, "-c", KILLED_RUN_SCRIPT, str(record), str(at), *([env] if env else [])]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
@@ -280,37 +286,37 @@ def test_a_killed_run_resumed_ends_as_if_it_had_never_died(
     """Killed 60 steps beyond its checkpoint: those steps are played and learned from again."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     settings = {"run__steps": 400, "run__checkpoint_period": 200, "replay__capacity": 240}
-    train(tiny(whole, demos, **settings))
-    killed(tiny(cut, demos, **settings), at=260)
-    assert newest(cut).facts["step"] == 200
+    train(tiny_config(whole, demos, **settings))
+    train_until_killed(tiny_config(cut, demos, **settings), at=260)
+    assert newest_checkpoint(cut).metadata["step"] == 200
     capsys.readouterr()
-    summary = train(tiny(cut, demos, **settings), resume=True)
+    summary = train(tiny_config(cut, demos, **settings), resume=True)
     assert "resumed at step 200 from step_000000000200\n" in capsys.readouterr().out
-    assert (summary.step, summary.stopped) == (400, "done")
-    assert_equal(newest(whole), newest(cut))
-    names = tensors(newest(whole)).keys()
+    assert (summary.step, summary.stop_reason) == (400, "done")
+    assert_checkpoints_equal(newest_checkpoint(whole), newest_checkpoint(cut))
+    names = flatten_tensors(newest_checkpoint(whole)).keys()
     parts = {"weights", "target", "adam", "agent_replay", "expert_replay", "actor", "envs"}
     assert {name.partition(".")[0] for name in names} == parts | {"returns", "random"}
     assert {"agent_replay.mass", "expert_replay.mass", "agent_replay.random"} <= names
     assert {"actor.0.generator", "expert_replay.random", "returns.recent"} <= names
     assert any(name.startswith("adam.square") for name in names)
-    assert timeless(whole) == timeless(cut)
+    assert rows_without_times(whole) == rows_without_times(cut)
 
 
 def test_where_episodes_cannot_be_restored_everything_else_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Lanes hold 50 slots at the checkpoint, and 10 of them wait for what comes after it."""
-    config = tiny(tmp_path / "run", env="moody", run__checkpoint_period=200, run__steps=320)
-    killed(config, at=220, env="Moody")
-    before = newest(tmp_path / "run")
-    assert before.facts["step"] == 200
+    config = tiny_config(tmp_path / "run", env="moody", run__checkpoint_period=200, run__steps=320)
+    train_until_killed(config, at=220, env="Moody")
+    before = newest_checkpoint(tmp_path / "run")
+    assert before.metadata["step"] == 200
     capsys.readouterr()
     train(config, env=Moody, resume=True)
     out = capsys.readouterr().out
     assert "resumed at step 200 from step_000000000200; 4 episodes in flight begin anew" in out
-    after = newest(tmp_path / "run")
-    assert (after.facts["step"], after.facts["updates"]) == (320, updates_due(config, 316))
+    after = newest_checkpoint(tmp_path / "run")
+    assert (after.metadata["step"], after.metadata["updates"]) == (320, updates_due(config, 316))
     for name in ("planes", "actions", "rewards", "marks"):
         kept = before.files["agent_replay"][name]
         assert torch.equal(after.files["agent_replay"][name][:, : kept.shape[1]], kept)
@@ -326,57 +332,65 @@ def test_where_episodes_cannot_be_restored_everything_else_goes_on(
 @pytest.mark.parametrize("phase", range(4))
 def test_a_run_can_stop_and_go_on_at_every_moment_of_an_episode(tmp_path: Path, phase: int) -> None:
     """Episodes of 3 steps in all lanes at once: at one of the four, no action is in flight."""
-    whole, cut = tiny(tmp_path / "whole", env="c"), tiny(tmp_path / "cut", env="c")
+    whole, cut = tiny_config(tmp_path / "whole", env="c"), tiny_config(tmp_path / "cut", env="c")
     train(replace(whole, run__steps=140), env=Counting)
     train(replace(cut, run__steps=100 + 4 * phase), env=Counting)
     train(replace(cut, run__steps=140), env=Counting, resume=True)
-    assert_equal(newest(tmp_path / "whole"), newest(tmp_path / "cut"))
+    assert_checkpoints_equal(
+        newest_checkpoint(tmp_path / "whole"), newest_checkpoint(tmp_path / "cut")
+    )
 
 
-def noisy(spec: Spec) -> nn.Module:
+def build_noisy_network(spec: Spec) -> nn.Module:
     """A network that draws from torch's own random stream while it learns and acts."""
-    return nn.Sequential(nn.Dropout(0.5), nn.Linear(spec.observation[0], spec.actions))
+    return nn.Sequential(nn.Dropout(0.5), nn.Linear(spec.observation_shape[0], spec.actions))
 
 
 def test_a_network_with_noise_goes_on_with_its_noise(tmp_path: Path) -> None:
-    whole, cut, seen = (tiny(tmp_path / name, env="walk") for name in ("whole", "cut", "seen"))
-    train(replace(whole, run__steps=140), env=Walk, network=noisy)
-    train(replace(cut, run__steps=100), env=Walk, network=noisy)
-    train(replace(cut, run__steps=140), env=Walk, network=noisy, resume=True)
-    assert_equal(newest(tmp_path / "whole"), newest(tmp_path / "cut"))
+    whole, cut, seen = (
+        tiny_config(tmp_path / name, env="walk") for name in ("whole", "cut", "seen")
+    )
+    train(replace(whole, run__steps=140), env=WalkEnv, network=build_noisy_network)
+    train(replace(cut, run__steps=100), env=WalkEnv, network=build_noisy_network)
+    train(replace(cut, run__steps=140), env=WalkEnv, network=build_noisy_network, resume=True)
+    assert_checkpoints_equal(
+        newest_checkpoint(tmp_path / "whole"), newest_checkpoint(tmp_path / "cut")
+    )
     watched = replace(seen, run__steps=140, run__evaluate_period=60, run__evaluate_episodes=1)
-    train(watched, env=Walk, network=noisy)
-    assert_equal(newest(tmp_path / "whole"), newest(tmp_path / "seen"))
+    train(watched, env=WalkEnv, network=build_noisy_network)
+    assert_checkpoints_equal(
+        newest_checkpoint(tmp_path / "whole"), newest_checkpoint(tmp_path / "seen")
+    )
 
 
 # F14
 
 
-class Explodes(Walk):
+class ExplodingEnv(WalkEnv):
     """Walk whose rewards turn huge after 330 steps of all lanes together."""
 
     steps = 0
 
     def step(self, action: int) -> Any:
         observation, _, *rest = super().step(action)
-        Explodes.steps += 1
-        return observation, 3e38 if Explodes.steps > 330 else 0.0, *rest
+        ExplodingEnv.steps += 1
+        return observation, 3e38 if ExplodingEnv.steps > 330 else 0.0, *rest
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_spares_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rewards that float32 holds, but not the sum of a batch."""
-    monkeypatch.setattr(Explodes, "steps", 0)
-    changed = {"learner__transform": "identity", "replay__horizons": (1,)}
-    config = tiny(tmp_path / "run", env="explodes", run__checkpoint_period=200, **changed)
+    monkeypatch.setattr(ExplodingEnv, "steps", 0)
+    changed = {"learner__value_transform": "identity", "replay__horizons": (1,)}
+    config = tiny_config(tmp_path / "run", env="explodes", run__checkpoint_period=200, **changed)
     with pytest.raises(TrainingDiverged, match=r"the loss .* at update \d+ is not finite"):
-        train(config, env=Explodes)
-    saved = newest(tmp_path / "run")
-    assert saved.facts["step"] == 200
-    for value in tensors(saved).values():
+        train(config, env=ExplodingEnv)
+    saved = newest_checkpoint(tmp_path / "run")
+    assert saved.metadata["step"] == 200
+    for value in flatten_tensors(saved).values():
         assert not value.is_floating_point() or torch.isfinite(value).all()
-    assert np.isfinite(Agent.load(tmp_path / "run").values(np.eye(5, dtype=np.float32))).all()
+    assert np.isfinite(Agent.load(tmp_path / "run").q_values(np.eye(5, dtype=np.float32))).all()
 
 
 @pytest.mark.parametrize("value", [torch.inf, torch.nan])
@@ -387,14 +401,14 @@ def test_a_network_that_is_not_finite_stops_the_run_at_once(tmp_path: Path, valu
         return layer
 
     with pytest.raises(TrainingDiverged, match="are not finite"):
-        train(tiny(tmp_path / "run"), network=network)
+        train(tiny_config(tmp_path / "run"), network=network)
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 # F13
 
 
-class Poisoned(Counting):
+class PoisonedEnv(Counting):
     """Episodes of 24 steps; every fifth one turns to NaN when part of it is already sampled."""
 
     def __init__(self) -> None:
@@ -415,15 +429,15 @@ class Poisoned(Counting):
 
 
 def test_a_fault_stops_the_run_with_a_checkpoint_it_can_go_on_from(tmp_path: Path) -> None:
-    config = tiny(tmp_path / "run", env="poisoned", run__steps=600)
+    config = tiny_config(tmp_path / "run", env="poisoned", run__steps=600)
     with pytest.raises(EnvironmentFault, match=r"Poisoned, lane 0, episode 4, step 18: .*nan"):
-        train(config, env=Poisoned)
-    saved = newest(tmp_path / "run")
+        train(config, env=PoisonedEnv)
+    saved = newest_checkpoint(tmp_path / "run")
     turns = 4 * 25 + 18 - 1  # four whole episodes, each with its reset, and the one before the NaN
-    assert saved.facts["step"] == 4 * turns
-    summary = train(replace(config, run__steps=4 * turns + 40), env=Poisoned, resume=True)
+    assert saved.metadata["step"] == 4 * turns
+    summary = train(replace(config, run__steps=4 * turns + 40), env=PoisonedEnv, resume=True)
     assert summary.step == 4 * turns + 40
-    mass = newest(tmp_path / "run").files["agent_replay"]["mass"] > 0
+    mass = newest_checkpoint(tmp_path / "run").files["agent_replay"]["mass"] > 0
     assert not mass[:, turns - 10 :].any()
 
 
@@ -433,23 +447,23 @@ def test_a_fault_in_the_first_step_leaves_a_checkpoint_too(tmp_path: Path) -> No
             observation, _, *rest = super().step(action)
             return observation, np.inf, *rest
 
-    config = tiny(tmp_path / "run", env="stillborn")
+    config = tiny_config(tmp_path / "run", env="stillborn")
     with pytest.raises(EnvironmentFault, match="Stillborn, lane 0, episode 0, step 1"):
         train(config, env=Stillborn)
-    assert newest(tmp_path / "run").facts["step"] == 0
+    assert newest_checkpoint(tmp_path / "run").metadata["step"] == 0
     assert train(config, env=Counting, resume=True).step == 400
 
 
 def test_dropped_episodes_are_counted_and_never_sampled(tmp_path: Path) -> None:
-    config = tiny(
+    config = tiny_config(
         tmp_path / "run", env="poisoned", environment__on_fault="drop", run__steps=1200,
         replay__capacity=2000, learner__samples_per_insert=0.5,
     )  # fmt: skip
-    summary = train(config, env=Poisoned)
-    assert summary.stopped == "done"
-    dropped = read(tmp_path / "run" / "metrics.jsonl")[-1]["dropped_episodes"]
+    summary = train(config, env=PoisonedEnv)
+    assert summary.stop_reason == "done"
+    dropped = read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]["dropped_episodes"]
     assert dropped >= 4
-    replay = newest(tmp_path / "run").files["agent_replay"]
+    replay = newest_checkpoint(tmp_path / "run").files["agent_replay"]
     mass = (replay["mass"] > 0).any(-1)
     bad = replay["planes"][:, :, 0] == 1
     whole = ~bad & ((replay["marks"][:, :, 0] & 6) == 0)
@@ -465,8 +479,8 @@ def test_a_run_whose_every_episode_is_dropped_stops(tmp_path: Path) -> None:
             return observation, np.nan if self.t == 2 else reward, *rest
 
     with pytest.raises(EnvironmentFault, match="every episode was dropped"):
-        train(tiny(tmp_path / "run", env="always", environment__on_fault="drop"), env=Always)
-    assert newest(tmp_path / "run").facts["updates"] == 0
+        train(tiny_config(tmp_path / "run", env="always", environment__on_fault="drop"), env=Always)
+    assert newest_checkpoint(tmp_path / "run").metadata["updates"] == 0
 
 
 # F7
@@ -484,7 +498,7 @@ def test_a_checkpoint_that_fails_costs_a_note(
         return write(*arguments)
 
     monkeypatch.setattr(checkpoint, "save", full_at_first)
-    assert train(tiny(tmp_path / "run", run__checkpoint_period=100)).stopped == "done"
+    assert train(tiny_config(tmp_path / "run", run__checkpoint_period=100)).stop_reason == "done"
     out = capsys.readouterr().out
     assert out.count("warning: no checkpoint at step 100: no space left\n") == 1
     assert calls == [100, 200, 300, 400, 400]
@@ -507,16 +521,16 @@ def test_a_time_limit_stops_with_a_checkpoint(
         readings.append(None)
         return len(readings) - (3600.0 if len(readings) > 40 else 0.0)
 
-    monkeypatch.setattr(loop, "Clock", lambda seconds=0.0: Clock(seconds, now))
-    config = tiny(tmp_path / "run", run__minutes=2.0, run__log_period=8, run__steps=10_000)
+    monkeypatch.setattr(loop, "TrainingClock", lambda seconds=0.0: TrainingClock(seconds, now))
+    config = tiny_config(tmp_path / "run", run__minutes=2.0, run__log_period=8, run__steps=10_000)
     summary = train(config)
-    assert summary.stopped == "time"
+    assert summary.stop_reason == "time"
     assert 2.0 <= summary.minutes < 2.1
-    assert newest(tmp_path / "run").facts["step"] == summary.step < 10_000
-    rows = read(tmp_path / "run" / "metrics.jsonl")
+    assert newest_checkpoint(tmp_path / "run").metadata["step"] == summary.step < 10_000
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     minutes = [row["minutes"] for row in rows]
     assert minutes == sorted(minutes)
-    assert all(row[name] >= 0 for row in rows for name in TIMES)
+    assert all(row[name] >= 0 for row in rows for name in TIME_METRICS)
     assert train(config, resume=True).step == summary.step + 4  # spent time stays spent
     longer = train(replace(config, run__minutes=4.0), resume=True)
     assert 4.0 <= longer.minutes < 4.2
@@ -531,9 +545,9 @@ def test_checkpoints_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         return 60.0 * len(readings)
 
     write = checkpoint.save
-    monkeypatch.setattr(loop, "Clock", lambda seconds=0.0: Clock(seconds, now))
+    monkeypatch.setattr(loop, "TrainingClock", lambda seconds=0.0: TrainingClock(seconds, now))
     monkeypatch.setattr(checkpoint, "save", lambda *a: (saves.append(len(readings)), write(*a))[1])
-    train(tiny(tmp_path / "run", run__checkpoint_minutes=30.0, run__log_period=10_000))
+    train(tiny_config(tmp_path / "run", run__checkpoint_minutes=30.0, run__log_period=10_000))
     gaps = np.diff(saves[:-1])
     assert len(gaps) >= 2
     assert (abs(gaps - 31) <= 2).all()
@@ -543,8 +557,8 @@ def test_checkpoints_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_second_run_in_the_folder_is_refused(tmp_path: Path) -> None:
-    config = tiny(tmp_path / "run")
-    with RunFolder.open(tmp_path / "run", config, resume=False):
+    config = tiny_config(tmp_path / "run")
+    with RunDir.open(tmp_path / "run", config, resume=False):
         for resume in (False, True):
             with pytest.raises(RunLocked, match=f"is held by process {os.getpid()} on"):
                 train(config, resume=resume)
@@ -560,11 +574,11 @@ def test_without_tensorboard_there_is_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # cannot be imported
-    train(tiny(tmp_path / "run"))
+    train(tiny_config(tmp_path / "run"))
     err = capsys.readouterr().err
     assert err.startswith("warning: no TensorBoard scalars (")
     assert err.count("\n") == 1
-    assert len(read(tmp_path / "run" / "metrics.jsonl")) == 4
+    assert len(read_metrics(tmp_path / "run" / "metrics.jsonl")) == 4
     assert not (tmp_path / "run" / "events").exists()
 
 
@@ -576,7 +590,7 @@ def test_a_reader_that_leaves_does_not_stop_a_run(
             raise BrokenPipeError
 
     monkeypatch.setattr(sys, "stdout", Closed())
-    assert train(tiny(tmp_path / "run", run__steps=120)).stopped == "done"
+    assert train(tiny_config(tmp_path / "run", run__steps=120)).stop_reason == "done"
 
 
 # Rates
@@ -597,7 +611,7 @@ def test_updates_are_due_at_the_rate_set_and_never_in_a_burst(
         learner__agent_items=batch,
         learner__expert_items=0,
         learner__samples_per_insert=rate,
-        replay__start=start,
+        replay__learning_starts=start,
     )
     due = updates_due(config, inserted)
     allowed = max(0, inserted - start) * rate
@@ -610,12 +624,12 @@ def test_updates_are_due_at_the_rate_set_and_never_in_a_burst(
 
 @pytest.mark.parametrize("rate", [0.3, 4.0, 9.7])
 def test_a_run_keeps_its_rate(tmp_path: Path, rate: float) -> None:
-    config = tiny(tmp_path / "run", learner__samples_per_insert=rate, run__steps=300)
+    config = tiny_config(tmp_path / "run", learner__samples_per_insert=rate, run__steps=300)
     summary = train(config)
-    row = read(tmp_path / "run" / "metrics.jsonl")[-1]
+    row = read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]
     assert (row["step"], row["updates"]) == (300, summary.updates)
     assert summary.updates == updates_due(config, 300 - 4)  # the last four steps wait their turn
-    slack = (config.batch + 4 * rate) / 200
+    slack = (config.batch_size + 4 * rate) / 200
     assert rate - slack <= row["samples_per_insert"] <= rate
 
 
@@ -624,20 +638,20 @@ def test_a_run_keeps_its_rate(tmp_path: Path, rate: float) -> None:
 
 def test_a_users_environment_and_network(tmp_path: Path) -> None:
     def network(spec: Spec) -> nn.Module:
-        return nn.Sequential(nn.Linear(spec.observation[0], 8), nn.Tanh(), nn.Linear(8, 2))
+        return nn.Sequential(nn.Linear(spec.observation_shape[0], 8), nn.Tanh(), nn.Linear(8, 2))
 
-    config = tiny(
+    config = tiny_config(
         tmp_path / "walk", env="walk", run__steps=1500, learner__gamma=0.9,
         learner__learning_rate=1e-2, replay__horizons=(1, 3),
     )  # fmt: skip
-    summary = train(config, env=Walk, network=network)
+    summary = train(config, env=WalkEnv, network=network)
     agent = Agent.load(summary.folder, network=network)
     assert agent.act(np.eye(5, dtype=np.float32)[1:4]).tolist() == [1, 1, 1]
     assert agent.spec == Spec("Walk", (5,), 1, "float32", 2, 1.0)
     with pytest.raises(CheckpointError, match="do not fit this network"):
         Agent.load(summary.folder)
     with pytest.raises(CheckpointError, match="do not fit this network"):
-        train(replace(config, run__steps=1600), env=Walk, resume=True)
+        train(replace(config, run__steps=1600), env=WalkEnv, resume=True)
 
 
 # Memory
@@ -645,7 +659,7 @@ def test_a_users_environment_and_network(tmp_path: Path) -> None:
 
 def test_a_replay_that_cannot_fit_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the replays need [\d.,]+ GiB") as caught:
-        train(tiny(tmp_path / "run", replay__capacity=10**15))
+        train(tiny_config(tmp_path / "run", replay__capacity=10**15))
     message = str(caught.value)
     assert "\n" not in message
     assert not (tmp_path / "run").exists()
@@ -657,13 +671,13 @@ def test_the_capacity_named_does_fit(
     tmp_path: Path, demos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where demonstrations take their share of the memory, which no capacity lessens."""
-    monkeypatch.setattr(hardware, "memory_left", lambda on: 160_000)
+    monkeypatch.setattr(hardware, "available_memory", lambda on: 160_000)
     with pytest.raises(ConfigError, match=r"lower --replay\.capacity to") as caught:
-        train(tiny(tmp_path / "run", demos, replay__capacity=5000))
+        train(tiny_config(tmp_path / "run", demos, replay__capacity=5000))
     fits = int(str(caught.value).split(" to ")[1].split()[0].replace(",", ""))
-    train(tiny(tmp_path / "run", demos, replay__capacity=fits, run__steps=4))
+    train(tiny_config(tmp_path / "run", demos, replay__capacity=fits, run__steps=4))
     with pytest.raises(ConfigError, match=r"lower --replay\.capacity"):
-        train(tiny(tmp_path / "other", demos, replay__capacity=fits + 50))
+        train(tiny_config(tmp_path / "other", demos, replay__capacity=fits + 50))
 
 
 # The end of a run
@@ -671,9 +685,9 @@ def test_the_capacity_named_does_fit(
 
 def test_metrics_reach_the_end_of_every_run(tmp_path: Path) -> None:
     """Also of one that is shorter than its log period, or no multiple of it."""
-    train(tiny(tmp_path / "run", run__steps=60, run__log_period=1000))
-    assert [row["step"] for row in read(tmp_path / "run" / "metrics.jsonl")] == [60]
-    train(tiny(tmp_path / "run", run__steps=240, run__log_period=100), resume=True)
-    steps = [row["step"] for row in read(tmp_path / "run" / "metrics.jsonl")]
+    train(tiny_config(tmp_path / "run", run__steps=60, run__log_period=1000))
+    assert [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [60]
+    train(tiny_config(tmp_path / "run", run__steps=240, run__log_period=100), resume=True)
+    steps = [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")]
     assert steps == [60, 100, 200, 240]
     assert json.loads((tmp_path / "run" / "config.json").read_text())["run"]["steps"] == 240

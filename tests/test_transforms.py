@@ -12,14 +12,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lookfurther.transforms import IDENTITY, REWARDS, transform
+from lookfurther.transforms import IDENTITY, REWARD_TRANSFORMS, make_value_transform
 
 EPS = (1e-3, 1e-2, 0.1, 1.0)
 eps_of = st.sampled_from(EPS)
 reals = st.floats(-1e6, 1e6)
 
 
-def double(*values: float) -> Tensor:
+def float64_tensor(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
@@ -44,17 +44,17 @@ def exact_h_inv(x: Decimal, eps: Decimal) -> Decimal:
     return (((1 + 4 * eps * (x + 1 + eps)).sqrt() - 1) / (2 * eps)) ** 2 - 1
 
 
-def slope_h(z: Tensor, eps: float) -> Tensor:
+def gradient_of_h(z: Tensor, eps: float) -> Tensor:
     """Lemma A.1."""
     return 1 / (2 * torch.sqrt(z.abs() + 1)) + eps
 
 
-def slope_h_inv(x: Tensor, eps: float) -> Tensor:
+def gradient_of_h_inv(x: Tensor, eps: float) -> Tensor:
     """Lemma A.2."""
     return (1 - 1 / torch.sqrt(1 + 4 * eps * (x.abs() + 1 + eps))) / eps
 
 
-def gradient(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+def autograd_gradient(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
     at = at.clone().requires_grad_()
     return torch.autograd.grad(function(at).sum(), at)[0]
 
@@ -82,8 +82,8 @@ def test_h_and_its_inverse_are_strictly_increasing(eps: float, x: float, y: floa
     """Prop. A.2 (i) and (iv)."""
     x, y = min(x, y), max(x, y)
     assume(y - x > 1e-9 * max(1.0, abs(x), abs(y)))
-    for function in transform("h", eps):
-        low, high = function(double(x, y)).tolist()
+    for function in make_value_transform("h", eps):
+        low, high = function(float64_tensor(x, y)).tolist()
         assert low < high
 
 
@@ -91,8 +91,8 @@ def test_h_and_its_inverse_are_strictly_increasing(eps: float, x: float, y: floa
 @given(eps_of, reals)
 def test_h_and_its_inverse_undo_each_other(eps: float, z: float) -> None:
     """Prop. A.2 (iii)."""
-    h, h_inv = transform("h", eps)
-    at = double(z)
+    h, h_inv = make_value_transform("h", eps)
+    at = float64_tensor(z)
     torch.testing.assert_close(h_inv(h(at)), at, rtol=1e-12, atol=1e-300)
     torch.testing.assert_close(h(h_inv(at)), at, rtol=1e-12, atol=1e-300)
 
@@ -101,9 +101,11 @@ def test_h_and_its_inverse_undo_each_other(eps: float, z: float) -> None:
 @given(eps_of, reals, reals)
 def test_lipschitz_bounds(eps: float, x: float, y: float) -> None:
     """Prop. A.2 (ii) and (v): L_h = 1/2 + eps and L_h^-1 = 1/eps."""
-    at, distance = double(x, y), abs(x - y)
+    at, distance = float64_tensor(x, y), abs(x - y)
     rounding = 1e-9 * max(abs(x), abs(y))
-    for function, constant in zip(transform("h", eps), (0.5 + eps, 1 / eps), strict=True):
+    for function, constant in zip(
+        make_value_transform("h", eps), (0.5 + eps, 1 / eps), strict=True
+    ):
         images = function(at)
         assert (images[0] - images[1]).abs() <= constant * (distance + rounding)
 
@@ -111,11 +113,11 @@ def test_lipschitz_bounds(eps: float, x: float, y: float) -> None:
 @pytest.mark.parametrize("eps", EPS)
 def test_lipschitz_constants_are_the_least(eps: float) -> None:
     """h has the slope L_h at 0; h^-1 comes as near L_h^-1 as one likes far out, and not at 0."""
-    h, h_inv = transform("h", eps)
-    assert h(double(1e-9)).item() / 1e-9 == pytest.approx(0.5 + eps, rel=1e-8)
-    far = double(1e6 / eps, 1.001e6 / eps)
+    h, h_inv = make_value_transform("h", eps)
+    assert h(float64_tensor(1e-9)).item() / 1e-9 == pytest.approx(0.5 + eps, rel=1e-8)
+    far = float64_tensor(1e6 / eps, 1.001e6 / eps)
     assert (h_inv(far).diff() / far.diff()).item() == pytest.approx(1 / eps, rel=1e-3)
-    assert h_inv(double(1e-9)).item() / 1e-9 == pytest.approx(1 / (0.5 + eps), rel=1e-8)
+    assert h_inv(float64_tensor(1e-9)).item() / 1e-9 == pytest.approx(1 / (0.5 + eps), rel=1e-8)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -123,30 +125,36 @@ def test_lipschitz_constants_are_the_least(eps: float) -> None:
 def test_gradients_are_the_lemmas(eps: float, dtype: torch.dtype) -> None:
     """Lemmas A.1 and A.2, at 0 too, through autograd."""
     grid = magnitudes()
-    at = torch.cat([-grid.flip(0), double(0.0), grid])
+    at = torch.cat([-grid.flip(0), float64_tensor(0.0), grid])
     tolerance = 1e-12 if dtype == torch.float64 else 1e-6
-    for function, slope in zip(transform("h", eps), (slope_h, slope_h_inv), strict=True):
-        found = gradient(function, at.to(dtype)).double()
+    for function, slope in zip(
+        make_value_transform("h", eps), (gradient_of_h, gradient_of_h_inv), strict=True
+    ):
+        found = autograd_gradient(function, at.to(dtype)).double()
         torch.testing.assert_close(found, slope(at, eps), rtol=tolerance, atol=0)
 
 
 def test_slopes_at_zero_by_hand() -> None:
-    h, h_inv = transform("h", 1e-2)
-    assert gradient(h, double(0.0)).item() == pytest.approx(0.51, rel=1e-15)
-    assert gradient(h_inv, double(0.0)).item() == pytest.approx(1 / 0.51, rel=1e-14)
+    h, h_inv = make_value_transform("h", 1e-2)
+    assert autograd_gradient(h, float64_tensor(0.0)).item() == pytest.approx(0.51, rel=1e-15)
+    assert autograd_gradient(h_inv, float64_tensor(0.0)).item() == pytest.approx(
+        1 / 0.51, rel=1e-14
+    )
 
 
 def test_autograd_through_the_printed_forms_is_wrong_at_zero() -> None:
     """Why the forms are rationalised: sign(0) = 0 cuts the square root's share of the gradient."""
-    assert gradient(lambda z: printed_h(z, 1e-2), double(0.0)).item() == pytest.approx(1e-2)
-    assert gradient(lambda x: printed_h_inv(x, 1e-2), double(0.0)).item() == 0.0
+    assert autograd_gradient(
+        lambda z: printed_h(z, 1e-2), float64_tensor(0.0)
+    ).item() == pytest.approx(1e-2)
+    assert autograd_gradient(lambda x: printed_h_inv(x, 1e-2), float64_tensor(0.0)).item() == 0.0
 
 
 @settings(deadline=None)
 @given(eps_of, reals)
 def test_oddness_is_exact(eps: float, z: float) -> None:
-    for function in transform("h", eps):
-        plus, minus = function(double(z, -z)).tolist()
+    for function in make_value_transform("h", eps):
+        plus, minus = function(float64_tensor(z, -z)).tolist()
         assert plus == -minus
 
 
@@ -154,7 +162,7 @@ def test_oddness_is_exact(eps: float, z: float) -> None:
 def test_agrees_with_the_printed_forms(eps: float) -> None:
     """In float64, away from 0, where the printed forms do not cancel."""
     at = torch.logspace(-1, 6, 200, dtype=torch.float64)
-    h, h_inv = transform("h", eps)
+    h, h_inv = make_value_transform("h", eps)
     for z in (at, -at):
         torch.testing.assert_close(h(z), printed_h(z, eps), rtol=1e-12, atol=0)
         torch.testing.assert_close(h_inv(z), printed_h_inv(z, eps), rtol=1e-9, atol=0)
@@ -165,15 +173,15 @@ def test_agrees_with_the_printed_forms(eps: float) -> None:
 )
 def test_values_by_hand(z: float, image: float) -> None:
     """sqrt(z + 1) - 1 + z / 100 at perfect squares."""
-    h, h_inv = transform("h", 1e-2)
-    assert h(double(z)).item() == pytest.approx(image, rel=1e-14)
-    assert h_inv(double(image)).item() == pytest.approx(z, rel=1e-13)
+    h, h_inv = make_value_transform("h", 1e-2)
+    assert h(float64_tensor(z)).item() == pytest.approx(image, rel=1e-14)
+    assert h_inv(float64_tensor(image)).item() == pytest.approx(z, rel=1e-13)
 
 
 @pytest.mark.parametrize("eps", EPS)
 def test_float32_is_accurate_over_twelve_orders_of_magnitude(eps: float) -> None:
     """Against the printed forms in 60 decimal digits, both signs."""
-    h, h_inv = transform("h", eps)
+    h, h_inv = make_value_transform("h", eps)
     assert relative_error(h, exact_h, eps) <= 1e-6
     assert relative_error(h_inv, exact_h_inv, eps) <= 1e-6
 
@@ -189,21 +197,21 @@ def test_round_trip_in_float32() -> None:
     """What the learner does to a value in every target, over the same range."""
     at = magnitudes(torch.float32)
     for eps in EPS:
-        h, h_inv = transform("h", eps)
+        h, h_inv = make_value_transform("h", eps)
         torch.testing.assert_close(h_inv(h(at)), at, rtol=1e-6, atol=0)
 
 
 def test_identity_is_the_standard_operator() -> None:
-    assert transform("identity", 1e-2) is IDENTITY
-    at = double(-3.0, 0.0, 5.0)
+    assert make_value_transform("identity", 1e-2) is IDENTITY
+    at = float64_tensor(-3.0, 0.0, 5.0)
     assert torch.equal(IDENTITY.h(at), at)
     assert torch.equal(IDENTITY.h_inv(at), at)
 
 
 def test_rewards_as_the_learner_sees_them() -> None:
     """Raw for this paper, cut to [-1, 1] for DQN, sign(r) log(1 + |r|) for DQfD."""
-    r = double(-400.0, -0.5, 0.0, 1.0, 99.0)
-    assert torch.equal(REWARDS["raw"](r), r)
-    assert REWARDS["clip"](r).tolist() == [-1.0, -0.5, 0.0, 1.0, 1.0]
+    r = float64_tensor(-400.0, -0.5, 0.0, 1.0, 99.0)
+    assert torch.equal(REWARD_TRANSFORMS["raw"](r), r)
+    assert REWARD_TRANSFORMS["clip"](r).tolist() == [-1.0, -0.5, 0.0, 1.0, 1.0]
     by_hand = [-math.log(401), -math.log(1.5), 0.0, math.log(2), math.log(100)]
-    assert REWARDS["signed-log"](r).tolist() == pytest.approx(by_hand, rel=1e-14)
+    assert REWARD_TRANSFORMS["signed-log"](r).tolist() == pytest.approx(by_hand, rel=1e-14)

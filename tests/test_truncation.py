@@ -10,23 +10,23 @@ import pytest
 import torch
 
 from lookfurther.actor import Actor
-from lookfurther.config import Config, Environment, replace
+from lookfurther.config import Config, EnvConfig, replace
 from lookfurther.envs import Envs, make_envs
-from lookfurther.master_weights import Weights
-from lookfurther.networks import builder
+from lookfurther.master_weights import MasterWeights
+from lookfurther.networks import make_network_builder
 from lookfurther.presets import preset
-from lookfurther.training.actors import Group
-from lookfurther.training.build import first_truncations
+from lookfurther.training.actors import ActorGroup
+from lookfurther.training.build import draw_first_truncations
 
 CASES = {
-    "in this process": ("CartPole-v1", Environment()),
-    "in processes": ("CartPole-v1", Environment(processes=2)),
-    "Atari": ("ALE/Pong-v5", Environment(noops=0)),
+    "in this process": ("CartPole-v1", EnvConfig()),
+    "in processes": ("CartPole-v1", EnvConfig(processes=2)),
+    "Atari": ("ALE/Pong-v5", EnvConfig(noop_max=0)),
 }
 
 
 @pytest.fixture(params=CASES)
-def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Envs, Envs]]:
+def env_pair(request: pytest.FixtureRequest) -> Iterator[tuple[Envs, Envs]]:
     """The same four lanes twice."""
     env, environment = CASES[request.param]
     if env.startswith("ALE/"):
@@ -64,7 +64,7 @@ def test_truncated_lanes_open_an_episode_and_others_go_on(pair: tuple[Envs, Envs
 
 @pytest.mark.parametrize("processes", [0, 2])
 def test_truncation_is_part_of_the_state(processes: int) -> None:
-    environment, actions = Environment(processes=processes), np.zeros(4, np.int64)
+    environment, actions = EnvConfig(processes=processes), np.zeros(4, np.int64)
     with (
         closing(make_envs("CartPole-v1", environment, 4, 0, 1)) as envs,
         closing(make_envs("CartPole-v1", environment, 4, 0, 1)) as twin,
@@ -84,24 +84,24 @@ def test_truncation_is_part_of_the_state(processes: int) -> None:
         assert ours.first.tolist() == [False, True, False, False]
 
 
-def staggered(**overrides: object) -> Config:
+def staggered_config(**overrides: object) -> Config:
     settings = {"env": "ALE/Pong-v5", "actor__lanes": 8, "actor__stagger_steps": 12} | overrides
     return replace(preset("no-demos", "small"), **settings)
 
 
 def test_each_lane_is_truncated_once_at_its_own_step() -> None:
     pytest.importorskip("ale_py")
-    config = staggered()
-    due = first_truncations(config, range(8))
+    config = staggered_config()
+    due = draw_first_truncations(config, range(8))
     with closing(make_envs(config.env, config.environment, 8, 0, 1)) as envs:
         small = replace(config, network__convolutions=(2, 2, 2), network__hidden=(4,))
-        weights = Weights(builder(small.network)(envs.spec), torch.float32)
-        group = Group(envs, Actor(weights, envs.spec, config, range(8)), due)
+        weights = MasterWeights(make_network_builder(small.network)(envs.spec), torch.float32)
+        group = ActorGroup(envs, Actor(weights, envs.spec, config, range(8)), due)
         seen = []
         for _ in range(30):
-            group.start()
-            group.collect()
-            seen.append(group.step)
+            group.start_step()
+            group.collect_chunk()
+            seen.append(group.last_step)
     truncated = np.stack([step.truncated for step in seen])
     assert truncated.sum(0).tolist() == [1] * 8
     assert (truncated.argmax(0) + 1).tolist() == due.tolist()
@@ -110,10 +110,10 @@ def test_each_lane_is_truncated_once_at_its_own_step() -> None:
 
 
 def test_first_truncations_differ_and_cover_the_groups() -> None:
-    config = staggered(actor__lanes=64, actor__stagger_steps=1000)
-    whole = first_truncations(config, range(64))
+    config = staggered_config(actor__lanes=64, actor__stagger_steps=1000)
+    whole = draw_first_truncations(config, range(64))
     assert 1 <= whole.min() <= whole.max() <= 1000
     assert len(set(whole.tolist())) > 50
-    halves = [first_truncations(config, lanes) for lanes in (range(32), range(32, 64))]
+    halves = [draw_first_truncations(config, lanes) for lanes in (range(32), range(32, 64))]
     assert np.array_equal(np.concatenate(halves), whole)
-    assert not first_truncations(staggered(actor__stagger_steps=0), range(8)).any()
+    assert not draw_first_truncations(staggered_config(actor__stagger_steps=0), range(8)).any()

@@ -10,12 +10,12 @@ import pytest
 
 from lookfurther import Agent
 from lookfurther.cli.main import main
-from lookfurther.config import Environment
+from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode
-from lookfurther.envs.trust import untrusted
+from lookfurther.envs.trust import find_untrusted
 from lookfurther.errors import CheckpointError, ConfigError
-from tests.forged import CARTPOLE, settings, write_run
+from tests.forged import CARTPOLE, cartpole_config, write_run
 
 HOSTILE = """
 import pathlib
@@ -43,7 +43,7 @@ def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def run(marker: Path) -> Path:
     """A run folder whose wrapper is in a module of its own."""
-    return write_run(marker.parent, settings(environment__wrappers=("hostile:Wrapper",)))
+    return write_run(marker.parent, cartpole_config(environment__wrappers=("hostile:Wrapper",)))
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -60,28 +60,28 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 @pytest.mark.parametrize("wrapper", [*WRAPPERS, "gymnasium.wrappers.a/b:x", "json", ""])
 def test_wrapper_outside_the_list_is_untrusted(wrapper: str) -> None:
     module = wrapper.partition(":")[0]
-    assert untrusted("CartPole-v1", [wrapper]).endswith(f"give --modules {module}")
+    assert find_untrusted("CartPole-v1", [wrapper]).endswith(f"give --modules {module}")
     if module:
-        assert not untrusted("CartPole-v1", [wrapper], [module])
+        assert not find_untrusted("CartPole-v1", [wrapper], [module])
 
 
 @pytest.mark.parametrize("env", ["hostile:Env-v0", "os:Env-v0", "a.b:Env-v0", ":Env-v0"])
 def test_module_of_an_environment_outside_the_list_is_untrusted(env: str) -> None:
     module = env.partition(":")[0]
-    assert untrusted(env, []).endswith(f"give --modules {module}")
-    assert not untrusted(env, [], [module])
+    assert find_untrusted(env, []).endswith(f"give --modules {module}")
+    assert not find_untrusted(env, [], [module])
 
 
 @pytest.mark.parametrize(
     "name", ["gymnasium.wrappers.common:deepcopy", "lookfurther.envs.factory:find"]
 )
 def test_trusted_module_gives_its_wrappers_and_nothing_else(name: str) -> None:
-    assert untrusted("CartPole-v1", [name]).endswith("is not a Gymnasium wrapper")
+    assert find_untrusted("CartPole-v1", [name]).endswith("is not a Gymnasium wrapper")
 
 
 def test_known_environments_and_wrappers_are_trusted() -> None:
     for env in ("CartPole-v1", "ALE/Pong-v5", "lookfurther.envs.minigrid:lookfurther/Unlock-v0"):
-        assert not untrusted(env, ["gymnasium.wrappers:FlattenObservation"])
+        assert not find_untrusted(env, ["gymnasium.wrappers:FlattenObservation"])
 
 
 # Runs
@@ -112,7 +112,7 @@ def test_command_imports_nothing_that_a_run_names(
     module: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    write_run(marker.parent, settings(env=env, environment__wrappers=wrappers))
+    write_run(marker.parent, cartpole_config(env=env, environment__wrappers=wrappers))
     said = refused(capsys, *command)
     assert f"if you trust that module, give --modules {module}" in said
     assert not marker.exists()
@@ -143,7 +143,7 @@ def test_loading_an_agent_imports_nothing_but_what_is_named(run: Path, marker: P
 def test_environment_in_the_spec_is_checked_as_well(marker: Path) -> None:
     """Films of Atari games build the environment that the spec names."""
     forged = CARTPOLE._replace(env="hostile:Hostile-v0")._asdict()
-    run = write_run(marker.parent, settings(), spec=forged)
+    run = write_run(marker.parent, cartpole_config(), spec=forged)
     with pytest.raises(CheckpointError, match="give --modules hostile"):
         Agent.load(run)
     assert not marker.exists()
@@ -190,8 +190,8 @@ def shared(marker: Path, tmp_path: Path) -> Path:
     episode = Episode(
         np.stack([first, second]), np.array([0]), np.array([reward], np.float32), False, 1
     )
-    made = Environment(wrappers=("hostile:Wrapper",))
-    return storage.save("theirs-v0", [episode], CARTPOLE, "them", environment=made)
+    made = EnvConfig(wrappers=("hostile:Wrapper",))
+    return storage.save_episodes("theirs-v0", [episode], CARTPOLE, "them", env_config=made)
 
 
 @pytest.mark.parametrize("command", ["verify NAME", "play NAME a.gif", "show NAME --sheet a.png"])
@@ -215,7 +215,7 @@ def test_import_of_a_set_imports_modules_that_the_user_names(
 
 def test_training_on_a_set_imports_nothing_that_it_names(shared: Path, marker: Path) -> None:
     """Training has its own environment: a set's wrappers have no part in it."""
-    assert len(catalog.load(str(shared), CARTPOLE, Environment())) == 1
+    assert len(catalog.load_set(str(shared), CARTPOLE, EnvConfig())) == 1
     assert main(["demos", "show", str(shared)]) == 0
     assert not marker.exists()
 

@@ -8,21 +8,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lookfurther.losses import chosen, double_q_action, raise_to_floor, td_target, widen_action_gap
+from lookfurther.losses import (
+    double_q_action,
+    raise_to_floor,
+    td_target,
+    value_of_action,
+    widen_action_gap,
+)
 from lookfurther.returns import discounted_returns
-from lookfurther.transforms import Transform, transform
+from lookfurther.transforms import ValueTransform, make_value_transform
 from lookfurther.types import END, TERMINAL, TRUNCATED
-from tests.test_operator import Mdp, optimal, random_mdp, random_q, steps_to_converge
+from tests.test_operator import Mdp, optimal_q, random_mdp, random_q, steps_to_converge
 
-PAIR = transform("h", 1e-2)
+TRANSFORM_H = make_value_transform("h", 1e-2)
 seeds = st.integers(0, 2**32 - 1)
 
 
-def backup(q: Tensor, mdp: Mdp, floor: Tensor, alpha: float = 0.0) -> Tensor:
+def apply_operator_with_floor(q: Tensor, mdp: Mdp, floor: Tensor, alpha: float = 0.0) -> Tensor:
     """One backup of every (x, a) with a lower bound [X] of V*, and advantage learning."""
-    v = raise_to_floor(chosen(q, double_q_action(q)), floor, PAIR)
+    v = raise_to_floor(value_of_action(q, double_q_action(q)), floor, TRANSFORM_H)
     discount = mdp.gamma * (~mdp.terminal).double()
-    sample = td_target(mdp.reward.unsqueeze(-1), discount, v, PAIR)
+    sample = td_target(mdp.reward.unsqueeze(-1), discount, v, TRANSFORM_H)
     target = (mdp.transition * sample).sum(-1)
     actions = torch.arange(q.shape[1])
     columns = [widen_action_gap(target[:, a], q, a.expand(len(q)), alpha) for a in actions]
@@ -45,18 +51,18 @@ def test_floor_keeps_the_fixed_point(seed: int, gamma: float) -> None:
     mdp = random_mdp(seed, gamma, deterministic=True)
     floor, q = returns_of_random_policy(mdp, seed), random_q(mdp, seed, 3.0)
     for _ in range(steps_to_converge(gamma)):
-        q = backup(q, mdp, floor)
-    torch.testing.assert_close(q, PAIR.h(optimal(mdp)), rtol=1e-7, atol=1e-7)
+        q = apply_operator_with_floor(q, mdp, floor)
+    torch.testing.assert_close(q, TRANSFORM_H.h(optimal_q(mdp)), rtol=1e-7, atol=1e-7)
 
 
 @settings(deadline=None, max_examples=40)
 @given(seeds, st.floats(0.1, 0.9))
 def test_floor_never_raises_a_value_above_the_optimal_one(seed: int, gamma: float) -> None:
     mdp = random_mdp(seed, gamma, deterministic=True)
-    floor, best = returns_of_random_policy(mdp, seed), PAIR.h(optimal(mdp))
+    floor, best = returns_of_random_policy(mdp, seed), TRANSFORM_H.h(optimal_q(mdp))
     q = best - random_q(mdp, seed, 3.0).abs()
     for _ in range(30):
-        q = backup(q, mdp, floor)
+        q = apply_operator_with_floor(q, mdp, floor)
         assert (q <= best + 1e-9 * (1 + best.abs())).all()
 
 
@@ -69,8 +75,8 @@ def test_advantage_learning_keeps_best_values_and_widens_gaps(
     mdp = random_mdp(seed, gamma, deterministic=True)
     none, q = torch.full((len(mdp.reward),), -torch.inf), random_q(mdp, seed, 3.0)
     for _ in range(steps_to_converge(max(gamma, alpha)) * 2):
-        q = backup(q, mdp, none, alpha)
-    plain = PAIR.h(optimal(mdp))
+        q = apply_operator_with_floor(q, mdp, none, alpha)
+    plain = TRANSFORM_H.h(optimal_q(mdp))
     best = plain.max(-1, keepdim=True).values
     torch.testing.assert_close(q, best + (plain - best) / (1 - alpha), rtol=1e-5, atol=1e-5)
 
@@ -97,6 +103,6 @@ def test_discounted_returns_sum_what_follows_within_the_episode(steps: list, gam
 def test_no_floor_changes_nothing() -> None:
     """-inf, the mark of a state without a bound, under both transforms."""
     q, none = torch.randn(100), torch.full((100,), -torch.inf)
-    identity: Transform = transform("identity", 1e-2)
-    for pair in (PAIR, identity):
+    identity: ValueTransform = make_value_transform("identity", 1e-2)
+    for pair in (TRANSFORM_H, identity):
         assert torch.equal(raise_to_floor(q, none, pair), q)

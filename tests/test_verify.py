@@ -9,12 +9,12 @@ import gymnasium
 import numpy as np
 import pytest
 
-from lookfurther.config import Environment
-from lookfurther.demos.collect import collect
-from lookfurther.demos.episode import Episode, Tape
-from lookfurther.demos.playback import unroll
-from lookfurther.demos.verify import verify
-from lookfurther.envs.emulator import FUSED, Emulator
+from lookfurther.config import EnvConfig
+from lookfurther.demos.collect import collect_episodes
+from lookfurther.demos.episode import Episode, InputLog
+from lookfurther.demos.playback import episode_from_log
+from lookfurther.demos.verify import verify_episode
+from lookfurther.envs.emulator import FUSED_MULTIPLY_ADD, Emulator
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import Spec
 
@@ -27,16 +27,16 @@ def game() -> Episode:
     pytest.importorskip("ale_py")
     emulator, frames = Emulator(BREAKOUT.env), []
     rng, action = np.random.default_rng(0), 0
-    while not emulator.over:
-        if emulator.frames % 7 == 0:
+    while not emulator.is_over:
+        if emulator.frame_number % 7 == 0:
             action = int(rng.integers(18))
-        frames.append(1 if emulator.frames % 30 == 0 else action)
-        emulator.frame(frames[-1])
-    return unroll(Tape(np.array(frames, np.uint8)), BREAKOUT.env)
+        frames.append(1 if emulator.frame_number % 30 == 0 else action)
+        emulator.step_frame(frames[-1])
+    return episode_from_log(InputLog(np.array(frames, np.uint8)), BREAKOUT.env)
 
 
 def test_what_was_unrolled_is_equal(game: Episode) -> None:
-    audit = verify(game, BREAKOUT, Environment())
+    audit = verify_episode(game, BREAKOUT, EnvConfig())
     assert (audit.verified, audit.mismatch) == (True, "")
     assert audit.compared == len(game) + 1
     assert audit.recorded == audit.replayed == game.score > 0
@@ -83,16 +83,16 @@ def shorter(e: Episode) -> Episode:
     ],
 )
 def test_what_was_altered_is_named(game: Episode, change: Callable, words: str) -> None:
-    audit = verify(change(game), BREAKOUT, Environment())
+    audit = verify_episode(change(game), BREAKOUT, EnvConfig())
     assert not audit.verified
     assert words in audit.mismatch
 
 
 def test_another_number_of_lives_ends_elsewhere(game: Episode) -> None:
     """The replay's score is told beside the recorded one."""
-    assert game.tape is not None
-    lives = replace(game.tape, writes=np.array([[8, 57, 1]], np.int32))
-    audit = verify(replace(game, tape=lives), BREAKOUT, Environment())
+    assert game.input_log is not None
+    lives = replace(game.input_log, writes=np.array([[8, 57, 1]], np.int32))
+    audit = verify_episode(replace(game, tape=lives), BREAKOUT, EnvConfig())
     assert not audit.verified
     assert audit.recorded == game.score
     assert audit.replayed is not None
@@ -102,22 +102,22 @@ def test_another_number_of_lives_ends_elsewhere(game: Episode) -> None:
 @pytest.fixture(scope="module")
 def roundings(game: Episode) -> dict[bool, np.ndarray]:
     """The planes of the game as processors with and without fused multiply-add round them."""
-    assert game.tape is not None
+    assert game.input_log is not None
     emulator = Emulator(BREAKOUT.env)
     planes = {fused: game.planes.copy() for fused in (True, False)}
-    for i, action in enumerate(game.tape.frames.tolist(), 1):
-        emulator.frame(action)
+    for i, action in enumerate(game.input_log.frame_actions.tolist(), 1):
+        emulator.step_frame(action)
         if i % 4 == 0:
             for fused in planes:
-                planes[fused][i // 4] = emulator.plane(fused)
+                planes[fused][i // 4] = emulator.current_plane(fused)
     return planes
 
 
 def test_planes_are_rounded_as_this_processor_rounds(
     game: Episode, roundings: dict[bool, np.ndarray]
 ) -> None:
-    assert np.array_equal(game.planes, roundings[FUSED])
-    assert not np.array_equal(game.planes, roundings[not FUSED])
+    assert np.array_equal(game.planes, roundings[FUSED_MULTIPLY_ADD])
+    assert not np.array_equal(game.planes, roundings[not FUSED_MULTIPLY_ADD])
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -125,7 +125,7 @@ def test_either_rounding_of_the_planes_is_verified(
     game: Episode, roundings: dict[bool, np.ndarray], fused: bool
 ) -> None:
     """Some pixels lie exactly between two grey values, and processors disagree about them."""
-    assert verify(replace(game, planes=roundings[fused]), BREAKOUT, Environment()).verified
+    assert verify_episode(replace(game, planes=roundings[fused]), BREAKOUT, EnvConfig()).verified
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -135,7 +135,7 @@ def test_a_pixel_beyond_both_roundings_is_a_difference(
     planes, others = roundings[fused].copy(), roundings[not fused]
     place = tuple(np.argwhere(planes != others)[0])
     planes[place] += np.sign(int(planes[place]) - int(others[place]))  # away from the other
-    audit = verify(replace(game, planes=planes), BREAKOUT, Environment())
+    audit = verify_episode(replace(game, planes=planes), BREAKOUT, EnvConfig())
     assert audit.mismatch == f"step {place[0]}: 1 of 7056 values of the plane differ"
 
 
@@ -144,30 +144,30 @@ def balance(env: gymnasium.Env) -> Callable[[], int]:
 
 
 def test_gymnasium_episodes_are_played_from_their_seeds() -> None:
-    (episode,), spec = collect("CartPole-v1", Environment(), balance, [4])
-    audit = verify(episode, spec, Environment())
+    (episode,), spec = collect_episodes("CartPole-v1", EnvConfig(), balance, [4])
+    audit = verify_episode(episode, spec, EnvConfig())
     assert (audit.verified, audit.compared) == (True, len(episode) + 1)
     assert audit.recorded == audit.replayed == len(episode)
-    other = verify(replace(episode, seed=5), spec, Environment())
+    other = verify_episode(replace(episode, seed=5), spec, EnvConfig())
     assert not other.verified
     assert other.mismatch == "step 0: 4 of 4 values of the plane differ"
-    unknown = verify(replace(episode, seed=None), spec, Environment())
+    unknown = verify_episode(replace(episode, seed=None), spec, EnvConfig())
     assert (unknown.verified, unknown.replayed) == (False, None)
     assert "neither a seed nor a tape" in unknown.mismatch
     cut = shorter(episode)
-    assert verify(replace(cut, terminal=False), spec, Environment()).verified
+    assert verify_episode(replace(cut, terminal=False), spec, EnvConfig()).verified
     long = replace(
         episode,
         planes=np.concatenate([episode.planes, episode.planes[:1]]),
         actions=np.append(episode.actions, 0),
         rewards=np.append(episode.rewards, np.float32(1)),
     )
-    fault = verify(long, spec, Environment()).mismatch
+    fault = verify_episode(long, spec, EnvConfig()).mismatch
     assert fault == f"step {len(episode)}: the replay ends there"
 
 
 def test_other_planes_are_refused() -> None:
-    (episode,), spec = collect("CartPole-v1", Environment(), balance, [4])
+    (episode,), spec = collect_episodes("CartPole-v1", EnvConfig(), balance, [4])
     wide = spec._replace(plane=(5,))
     with pytest.raises(DemonstrationError, match=r"shows planes \(4,\) here, the recording \(5,\)"):
-        verify(replace(episode, planes=np.zeros((len(episode) + 1, 5))), wide, Environment())
+        verify_episode(replace(episode, planes=np.zeros((len(episode) + 1, 5))), wide, EnvConfig())

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import tyro
 
-from lookfurther.cli.parsing import check_output, parse
-from lookfurther.cli.train import split
+from lookfurther.cli.parsing import check_writable, parse_options
+from lookfurther.cli.train import split_preset
 from lookfurther.config import Config, replace, validate
 from lookfurther.presets import preset
 from lookfurther.training.run_dir import write_text
 
-GAME = "ALE/MontezumaRevenge-v5"
+BENCH_ENV = "ALE/MontezumaRevenge-v5"
 
 
 @dataclass(frozen=True)
@@ -30,43 +30,43 @@ class BenchOptions:
     """also write the figures to this file"""
 
 
-def asked(words: list[str]) -> BenchOptions:
+def parse_bench_options(args: list[str]) -> BenchOptions:
     """What the words of a command line ask for."""
-    named = words and not words[0].startswith("-")
-    name, scale, rest = split(words if named else fitting(words))
-    base = replace(preset(name, scale), env=GAME)
-    return parse(BenchOptions, BenchOptions(base), rest, f"lookfurther bench {name}")
+    named = args and not args[0].startswith("-")
+    name, scale, rest = split_preset(args if named else add_default_preset(args))
+    base = replace(preset(name, scale), env=BENCH_ENV)
+    return parse_options(BenchOptions, BenchOptions(base), rest, f"lookfurther bench {name}")
 
 
-def run(words: list[str]) -> int:
+def run(args: list[str]) -> int:
     """Measure, print a table, and say what limits."""
-    options = asked(words)
+    options = parse_bench_options(args)
     noise = ("noise",) if options.config.learner.expert_items else ()
     config = validate(replace(options.config, demos=noise))
     if options.json:
-        check_output("--json", options.json)
-    figures = measure(config, options.seconds)
-    print(table(figures))
+        check_writable("--json", options.json)
+    figures = measure_all(config, options.seconds)
+    print(format_bench_table(figures))
     if options.json:
         write_text(options.json, json.dumps(figures | {"config": asdict(config)}, indent=2) + "\n")
     return 0
 
 
-def fitting(words: list[str]) -> list[str]:
+def add_default_preset(args: list[str]) -> list[str]:
     """These words with a preset for this machine, and its scale if they have none."""
     import torch
 
     if torch.cuda.is_available():
-        return ["apex-dqfd-deeper", *words]
-    scaled = any(word.partition("=")[0] == "--scale" for word in words)
-    return ["apex-dqfd", *([] if scaled else ["--scale", "small"]), *words]
+        return ["apex-dqfd-deeper", *args]
+    scaled = any(word.partition("=")[0] == "--scale" for word in args)
+    return ["apex-dqfd", *([] if scaled else ["--scale", "small"]), *args]
 
 
-def measure(config: Config, seconds: float) -> dict[str, Any]:
+def measure_all(config: Config, seconds: float) -> dict[str, Any]:
     """Every figure, by the name of its measurement."""
-    from lookfurther.training.throughput import Bench
+    from lookfurther.training.throughput import ThroughputBenchmark
 
-    bench = Bench(config, seconds)
+    bench = ThroughputBenchmark(config, seconds)
     figures: dict[str, Any] = {"device": str(bench.device), "precision": str(bench.precision)}
     print(
         f"{config.preset}, {config.env}: {config.actor.lanes} lanes, a full replay of"
@@ -90,7 +90,7 @@ def measure(config: Config, seconds: float) -> dict[str, Any]:
     return figures
 
 
-def table(figures: dict[str, Any]) -> str:
+def format_bench_table(figures: dict[str, Any]) -> str:
     """The figures as people read them, with ratios and what limits."""
     bare, acting = figures["environments"]["steps"], figures["actor"]["steps"]
     alone, both = figures["learner"]["updates"], figures["together"]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from lookfurther.cli.parsing import parse
+from lookfurther.cli.parsing import parse_options
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class CheckpointOptions:
     """run folder in which another process trains"""
 
 
-def run(words: list[str]) -> int:
+def run(args: list[str]) -> int:
     """Send the request and print which process received it."""
-    options = parse(CheckpointOptions, CheckpointOptions(), words, "lookfurther checkpoint")
+    options = parse_options(CheckpointOptions, CheckpointOptions(), args, "lookfurther checkpoint")
     from lookfurther.training.run_process import request_checkpoint
 
     pid = request_checkpoint(options.run)

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lookfurther.cli.parsing import check_output, parse
-from lookfurther.config import Environment
+from lookfurther.cli.parsing import check_writable, parse_options
+from lookfurther.config import EnvConfig
 from lookfurther.errors import ConfigError, DemonstrationError
-from lookfurther.evaluation.paper_scores import STARTS, Starts
-from lookfurther.system.printable import printable
+from lookfurther.evaluation.paper_scores import START_TITLES, StartType
+from lookfurther.system.printable import make_printable
 
 if TYPE_CHECKING:
     from lookfurther.agent import Agent
-    from lookfurther.demos.catalog import Held
+    from lookfurther.demos.catalog import DemoSet
     from lookfurther.evaluation.results import Evaluation
-    from lookfurther.rollout import Played
+    from lookfurther.rollout import EpisodeResult
 
-RANDOM = "random"
+RANDOM_PLAY = "random"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class EvaluateOptions:
     """episodes to play"""
     epsilon: float = 0.001
     """share of random actions"""
-    starts: Starts = "noop"
+    starts: StartType = "noop"
     """noop: up to 30 no-op frames; human: moments of demonstrations, Atari alone"""
     demos: tuple[str, ...] = ()
     """demonstration sets, of human starts and of the expert's curve; none: the run's own"""
@@ -54,24 +54,26 @@ class EvaluateOptions:
     """modules to import first: those that register the environment or hold its wrappers"""
 
 
-def run(words: list[str]) -> int:
+def run(args: list[str]) -> int:
     """Evaluate, print the statistics, and say where they are."""
-    options = parse(EvaluateOptions, EvaluateOptions(), words, "lookfurther evaluate")
-    _validate(options)
+    options = parse_options(EvaluateOptions, EvaluateOptions(), args, "lookfurther evaluate")
+    _validate_options(options)
     if options.json:
-        check_output("--json", options.json)
-    evaluation = _random(options) if options.run == RANDOM else _agent(options)
-    print(summary(evaluation))
-    if options.run != RANDOM:
+        check_writable("--json", options.json)
+    evaluation = (
+        _evaluate_random(options) if options.run == RANDOM_PLAY else _evaluate_agent(options)
+    )
+    print(format_evaluation_summary(evaluation))
+    if options.run != RANDOM_PLAY:
         from lookfurther.evaluation import results
 
-        print(f"episodes and statistics: {results.write(Path(options.run), evaluation)}")
+        print(f"episodes and statistics: {results.write_evaluation(Path(options.run), evaluation)}")
     if options.json:
-        _write(options.json, evaluation)
+        _write_json(options.json, evaluation)
     return 0
 
 
-def _validate(options: EvaluateOptions) -> None:
+def _validate_options(options: EvaluateOptions) -> None:
     """Refuse what cannot be played."""
     for holds, rule in (
         (options.episodes > 0, f"--episodes must be at least 1, not {options.episodes}"),
@@ -83,11 +85,11 @@ def _validate(options: EvaluateOptions) -> None:
         ),
         (0 <= options.seed < 2**31, f"--seed must be 0 ... 2^31 - 1, not {options.seed}"),
         (
-            (options.run == RANDOM) == bool(options.env),
+            (options.run == RANDOM_PLAY) == bool(options.env),
             "--env ENV belongs to random play: lookfurther evaluate random --env ENV",
         ),
         (
-            options.run != RANDOM or (options.starts == "noop" and not options.demos),
+            options.run != RANDOM_PLAY or (options.starts == "noop" and not options.demos),
             "random play is from no-op starts: leave --starts and --demos out",
         ),
     ):
@@ -95,60 +97,60 @@ def _validate(options: EvaluateOptions) -> None:
             raise ConfigError(rule)
 
 
-def _random(options: EvaluateOptions) -> Evaluation:
+def _evaluate_random(options: EvaluateOptions) -> Evaluation:
     """Random play in the paper's environment."""
-    from lookfurther.evaluation.evaluate import assess_random, regime
+    from lookfurther.evaluation.evaluate import evaluate_random, evaluation_env_config
 
-    environment = regime(Environment(), _sticky(options, options.env, 0.0))
-    return assess_random(
+    environment = evaluation_env_config(EnvConfig(), _sticky_prob(options, options.env, 0.0))
+    return evaluate_random(
         options.env,
         environment,
         episodes=options.episodes,
         lanes=options.lanes,
         seed=options.seed,
-        tell=_counter(options.episodes),
+        on_episode=_episode_counter(options.episodes),
     )
 
 
-def _agent(options: EvaluateOptions) -> Evaluation:
+def _evaluate_agent(options: EvaluateOptions) -> Evaluation:
     """Play of a run's agent."""
     from lookfurther.agent import Agent
-    from lookfurther.evaluation.evaluate import assess
-    from lookfurther.evaluation.results import Conditions
+    from lookfurther.evaluation.evaluate import run_evaluation
+    from lookfurther.evaluation.results import EvaluationConditions
     from lookfurther.training import checkpoint, hardware
 
-    if (Path(options.run) / checkpoint.MANIFEST).exists():
+    if (Path(options.run) / checkpoint.MANIFEST_FILE).exists():
         raise ConfigError(f"{options.run} is a checkpoint: give the run folder it lies in")
-    agent = Agent.load(options.run, device=hardware.device("auto"), modules=options.modules)
+    agent = Agent.load(options.run, device=hardware.resolve_device("auto"), modules=options.modules)
     env = agent.config.env
-    conditions = Conditions(
+    conditions = EvaluationConditions(
         env=env,
         starts=options.starts,
-        sticky=_sticky(options, env, agent.config.environment.sticky),
+        sticky=_sticky_prob(options, env, agent.config.environment.sticky_prob),
         epsilon=options.epsilon,
         step=agent.step,
         seed=options.seed,
     )
-    if options.starts == "human" and not _atari(env):
+    if options.starts == "human" and not _is_atari(env):
         raise ConfigError(f"human starts are for Atari games, {env} is none: leave --starts out")
-    return assess(
+    return run_evaluation(
         agent,
         conditions,
-        _demos(options, agent),
+        _open_demos(options, agent),
         episodes=options.episodes,
         lanes=options.lanes,
-        tell=_counter(options.episodes),
+        on_episode=_episode_counter(options.episodes),
     )
 
 
-def _demos(options: EvaluateOptions, agent: Agent) -> list[Held]:
+def _open_demos(options: EvaluateOptions, agent: Agent) -> list[DemoSet]:
     """The sets that are named, or the run's; without the latter no-op starts do well enough."""
     from lookfurther.demos import catalog
 
     held = []
     for name in options.demos or agent.config.demos:
         try:
-            held.append(catalog.opened(name))
+            held.append(catalog.open_set(name))
         except DemonstrationError as error:
             if options.demos or options.starts == "human":
                 raise
@@ -160,25 +162,25 @@ def _demos(options: EvaluateOptions, agent: Agent) -> list[Held]:
     return held
 
 
-def _sticky(options: EvaluateOptions, env: str, own: float) -> float:
+def _sticky_prob(options: EvaluateOptions, env: str, run_value: float) -> float:
     """The probability asked for, else the run's own."""
-    if options.sticky and not _atari(env):
+    if options.sticky and not _is_atari(env):
         raise ConfigError(f"--sticky is for Atari games, {env} is none")
-    sticky = own if options.sticky is None else options.sticky
-    return sticky if _atari(env) else 0.0
+    sticky = run_value if options.sticky is None else options.sticky
+    return sticky if _is_atari(env) else 0.0
 
 
-def _atari(env: str) -> bool:
-    from lookfurther.envs.factory import find
+def _is_atari(env: str) -> bool:
+    from lookfurther.envs.factory import find_env_spec
 
-    return find(env).namespace == "ALE"
+    return find_env_spec(env).namespace == "ALE"
 
 
-def _counter(episodes: int) -> Callable[[Played], None]:
+def _episode_counter(episodes: int) -> Callable[[EpisodeResult], None]:
     """Counts episodes as they end: each on a terminal, every tenth part of them elsewhere."""
     ended = 0
 
-    def tell(_: Played) -> None:
+    def tell(_: EpisodeResult) -> None:
         nonlocal ended
         ended += 1
         if sys.stderr.isatty():
@@ -190,13 +192,13 @@ def _counter(episodes: int) -> Callable[[Played], None]:
     return tell
 
 
-def summary(evaluation: Evaluation) -> str:
+def format_evaluation_summary(evaluation: Evaluation) -> str:
     """The statistics as people read them."""
     facts, conditions = evaluation.summary(), evaluation.conditions
-    how = [STARTS[conditions.starts], f"ε {conditions.epsilon:g}"]
+    how = [START_TITLES[conditions.starts], f"ε {conditions.epsilon:g}"]
     how += [f"sticky {conditions.sticky:g}"] if conditions.sticky else []
     how += [f"step {conditions.step:,}"] if conditions.step else []
-    lines = [f"{printable(conditions.env)}: {facts['episodes']} episodes, {', '.join(how)}"]
+    lines = [f"{make_printable(conditions.env)}: {facts['episodes']} episodes, {', '.join(how)}"]
     for name in ("mean", "median", "iqm"):
         value, low, high = facts[name].values()
         lines.append(f"  {name:20}{value:>12,.1f}   95% {low:,.1f} to {high:,.1f}")
@@ -207,11 +209,11 @@ def summary(evaluation: Evaluation) -> str:
     return "\n".join(lines)
 
 
-def _write(path: Path, evaluation: Evaluation) -> None:
+def _write_json(path: Path, evaluation: Evaluation) -> None:
     """Conditions, statistics and episodes as JSON."""
     from lookfurther.evaluation import results
     from lookfurther.training.run_dir import write_text
 
     episodes = {"scores": evaluation.scores.tolist(), "lengths": evaluation.steps.tolist()}
-    text = json.dumps(results.facts(evaluation) | episodes, indent=2, allow_nan=False)
+    text = json.dumps(results.evaluation_to_dict(evaluation) | episodes, indent=2, allow_nan=False)
     write_text(path, text + "\n")

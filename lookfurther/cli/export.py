@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from lookfurther.cli.parsing import parse
+from lookfurther.cli.parsing import parse_options
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class ExportOptions:
     """new folder"""
 
 
-def run(words: list[str]) -> int:
+def run(args: list[str]) -> int:
     """Write the export and say where it is."""
-    options = parse(ExportOptions, ExportOptions(), words, "lookfurther export")
-    from lookfurther.report.model_card import export
+    options = parse_options(ExportOptions, ExportOptions(), args, "lookfurther export")
+    from lookfurther.report.model_card import export_run
 
-    print(f"export: {export(options.run, options.out)}")
+    print(f"export: {export_run(options.run, options.out)}")
     return 0

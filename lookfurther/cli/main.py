@@ -27,7 +27,7 @@ COMMANDS = {
 }
 
 
-def usage() -> str:
+def format_usage() -> str:
     """The page that --help prints."""
     lines = [f"  {f'{name} {rest}':43}{what}" for name, (rest, what) in COMMANDS.items()]
     return "\n".join(
@@ -48,14 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point: the exit code, with one line on stderr where something is wrong."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
-        print(usage())
+        print(format_usage())
         return 0 if words else 2
     if words[0] == "--version":
         from lookfurther import __version__
 
         print(__version__)
         return 0
-    _end_in_order()
+    _exit_on_signals()
     try:
         if words[0] not in COMMANDS:
             raise ConfigError(f"unknown command {words[0]!r}: choose one of {', '.join(COMMANDS)}")
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
 
 
-def _end_in_order() -> None:
+def _exit_on_signals() -> None:
     """Let signals unwind as an exit does, so that processes and files of ours end with us."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):

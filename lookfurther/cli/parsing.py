@@ -16,19 +16,19 @@ from lookfurther.errors import ConfigError
 T = TypeVar("T")
 
 
-def parse(kind: type[T], default: T, words: list[str], prog: str) -> T:
+def parse_options(options_type: type[T], default: T, args: list[str], prog: str) -> T:
     """Options into a dataclass; what does not fit becomes a ConfigError of one line."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(kind, default=default, args=words, prog=prog)
+            return tyro.cli(options_type, default=default, args=args, prog=prog)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise ConfigError(one_line(said.getvalue())) from None
+        raise ConfigError(summarize_tyro_error(said.getvalue())) from None
 
 
-def check_output(option: str, path: Path) -> None:
+def check_writable(option: str, path: Path) -> None:
     """Refuse a file that cannot be written before the work for it is done, not after."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def check_output(option: str, path: Path) -> None:
         raise ConfigError(f"{option} {path} cannot be written: {error}") from None
 
 
-def one_line(box: str) -> str:
+def summarize_tyro_error(box: str) -> str:
     """The message and the suggested options of tyro's boxed error."""
     lines = [line.strip("│╭╮╰╯─ \t") for line in box.splitlines()[1:-1]]
     text = " ".join(line for line in lines if line.strip("-"))

@@ -6,10 +6,10 @@ from lookfurther.errors import ConfigError
 from lookfurther.presets import PRESETS, SCALES
 
 
-def run(words: list[str]) -> int:
+def run(args: list[str]) -> int:
     """Print the presets and scales with the settings they change."""
-    if words:
-        raise ConfigError(f"presets takes no options, not {words[0]!r}")
+    if args:
+        raise ConfigError(f"presets takes no options, not {args[0]!r}")
     for title, table in (("presets", PRESETS), ("scales, --scale", SCALES)):
         print(f"{title}:")
         for name, (place, overrides) in table.items():

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lookfurther.cli.parsing import parse
-from lookfurther.config import Config, Environment, replace, validate
+from lookfurther.cli.parsing import parse_options
+from lookfurther.config import Config, EnvConfig, replace, validate
 from lookfurther.demos import catalog
 from lookfurther.errors import ConfigError
 
 if TYPE_CHECKING:
-    from lookfurther.recorder.session import Recorder
+    from lookfurther.recorder.session import RecordingSession
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class RecordOptions:
     """action of a real-time step without a key; not for Atari"""
     open: bool = False
     """open the page in the browser"""
-    environment: Environment = field(default_factory=Environment)
+    environment: EnvConfig = field(default_factory=EnvConfig)
 
 
-def run(words: list[str]) -> int:
+def run(args: list[str]) -> int:
     """Serve the page until it is stopped."""
-    options = parse(RecordOptions, RecordOptions(), words, "lookfurther record")
-    name = catalog.growing(options.name or default_name(options.env))
+    options = parse_options(RecordOptions, RecordOptions(), args, "lookfurther record")
+    name = catalog.growing_set_id(options.name or default_set_name(options.env))
     validate(replace(Config(), env=options.env, demos=(name,), environment=options.environment))
     if not 0 <= options.seed < 2**31:
         raise ConfigError(f"--seed must be 0 ... 2^31 - 1, not {options.seed}")
@@ -63,31 +63,31 @@ def run(words: list[str]) -> int:
         if options.open:
             webbrowser.open(address)
 
-    with recorder(options, name) as source, contextlib.suppress(KeyboardInterrupt):
+    with open_recorder(options, name) as source, contextlib.suppress(KeyboardInterrupt):
         serve(source, options.host, options.port, announce)
     return 0
 
 
 @contextlib.contextmanager
-def recorder(options: RecordOptions, name: str) -> Iterator[Recorder]:
+def open_recorder(options: RecordOptions, name: str) -> Iterator[RecordingSession]:
     """What the options ask for, put together."""
-    from lookfurther.recorder.dataset import Shelf, folder
+    from lookfurther.recorder.dataset import RecordedDataset, recorder_dir
     from lookfurther.recorder.games import make_game
     from lookfurther.recorder.journal import Journal
-    from lookfurther.recorder.session import Recorder
+    from lookfurther.recorder.session import RecordingSession
 
     environment = options.environment
     with (
-        contextlib.closing(Journal(folder(name) / "unfinished.jsonl")) as journal,
+        contextlib.closing(Journal(recorder_dir(name) / "unfinished.jsonl")) as journal,
         contextlib.closing(
             make_game(options.env, environment, options.keys, options.real_time, options.idle)
         ) as game,
     ):
-        shelf = Shelf(name, game.spec, environment)
-        yield Recorder(game, environment, shelf, journal, options.seed)
+        shelf = RecordedDataset(name, game.spec, environment)
+        yield RecordingSession(game, environment, shelf, journal, options.seed)
 
 
-def default_name(env: str) -> str:
+def default_set_name(env: str) -> str:
     """recorded/MontezumaRevenge-v0 for ALE/MontezumaRevenge-v5."""
     last = re.split(r"[/:]", env)[-1]
     return f"recorded/{re.sub(r'-v[0-9]+$', '', last)}-v0"

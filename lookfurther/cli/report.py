@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tyro
 
-from lookfurther.cli.parsing import parse
+from lookfurther.cli.parsing import parse_options
 from lookfurther.errors import ConfigError
 
 
@@ -21,12 +21,12 @@ class ReportOptions:
     """folder for the page and its files"""
 
 
-def run(words: list[str]) -> int:
+def run(args: list[str]) -> int:
     """Write the report and say where it is."""
-    options = parse(ReportOptions, ReportOptions(()), words, "lookfurther report")
+    options = parse_options(ReportOptions, ReportOptions(()), args, "lookfurther report")
     if not options.runs:
         raise ConfigError("report needs a run folder, or a folder of them: lookfurther report runs")
-    from lookfurther.report import report
+    from lookfurther.report import write_report
 
-    print(f"report: {report(options.runs, options.out)}")
+    print(f"report: {write_report(options.runs, options.out)}")
     return 0

@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lookfurther.cli.parsing import parse
-from lookfurther.system.printable import LONGEST_MESSAGE, printable
-from lookfurther.training.metrics import number
+from lookfurther.cli.parsing import parse_options
+from lookfurther.system.printable import MAX_MESSAGE_LENGTH, make_printable
+from lookfurther.training.metrics import get_metric
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
     from rich.table import Table
 
-    from lookfurther.evaluation.suite import Job
+    from lookfurther.evaluation.suite import SuiteJob
 
-STYLES = {
+STATE_STYLES = {
     "waiting": "dim",
     "running": "bold",
     "done": "green",
     "failed": "red",
     "stopped": "yellow",
 }
-AROUND = 8  # lines of a terminal that are not the table's rows
+RESERVED_LINES = 8  # lines of a terminal that are not the table's rows
 
 
 @dataclass(frozen=True)
@@ -44,100 +44,106 @@ class SuiteOptions:
     """modules the suite may name: those that register its environments or hold their wrappers"""
 
 
-def run(words: list[str]) -> int:
+def run(args: list[str]) -> int:
     """Train what is not done; the exit code is 1 where any run is not at its end."""
-    options = parse(SuiteOptions, SuiteOptions(), words, "lookfurther suite")
+    options = parse_options(SuiteOptions, SuiteOptions(), args, "lookfurther suite")
     from lookfurther.evaluation import suite
 
-    name, data = suite.read(options.suite)
+    name, data = suite.read_suite(options.suite)
     out = options.out if options.out != Path() else Path("runs") / name
-    jobs = suite.jobs(data, out, options.modules)
-    with board(jobs) as show:
-        suite.perform(jobs, show.update)
+    jobs = suite.build_jobs(data, out, options.modules)
+    with open_status_board(jobs) as show:
+        suite.run_jobs(jobs, show.update)
     for job in jobs:
         if job.state == "failed":
-            print(f"failed: {job.folder}: {printable(job.note, LONGEST_MESSAGE)}")
-    print(f"{counted(jobs)}; lookfurther report {out}")
+            print(f"failed: {job.folder}: {make_printable(job.failure, MAX_MESSAGE_LENGTH)}")
+    print(f"{format_counts(jobs)}; lookfurther report {out}")
     return 0 if all(job.state == "done" for job in jobs) else 1
 
 
-def counted(jobs: Sequence[Job]) -> str:
+def format_counts(jobs: Sequence[SuiteJob]) -> str:
     """How the runs stand: 3 done, 1 failed."""
     counts = Counter(job.state for job in jobs)
-    return ", ".join(f"{counts[state]} {state}" for state in STYLES if counts[state])
+    return ", ".join(f"{counts[state]} {state}" for state in STATE_STYLES if counts[state])
 
 
 @contextlib.contextmanager
-def board(jobs: Sequence[Job]) -> Iterator[Board]:
+def open_status_board(jobs: Sequence[SuiteJob]) -> Iterator[StatusBoard]:
     """A live table on a terminal, plain lines elsewhere."""
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal or console.is_dumb_terminal:
-        print(f"{len(jobs)} runs: {counted(jobs)}", flush=True)
-        yield Board(jobs, console, None)
+        print(f"{len(jobs)} runs: {format_counts(jobs)}", flush=True)
+        yield StatusBoard(jobs, console, None)
         return
     from rich.live import Live
 
     with Live(console=console, auto_refresh=False) as live:
-        show = Board(jobs, console, live)
-        live.update(show.table(jobs[0]), refresh=True)
+        show = StatusBoard(jobs, console, live)
+        live.update(show.render_table(jobs[0]), refresh=True)
         yield show
 
 
-class Board:
+class StatusBoard:
     """How a suite stands."""
 
-    def __init__(self, jobs: Sequence[Job], console: Console, live: Live | None) -> None:
+    def __init__(self, jobs: Sequence[SuiteJob], console: Console, live: Live | None) -> None:
         self._jobs, self._console, self._live = jobs, console, live
-        self._said = {id(job): job.state for job in jobs}
+        self._printed_states = {id(job): job.state for job in jobs}
 
-    def update(self, job: Job) -> None:
+    def update(self, job: SuiteJob) -> None:
         """A run has gone on."""
         if self._live is not None:
-            self._live.update(self.table(job), refresh=True)
-        elif self._said[id(job)] != job.state:
-            self._said[id(job)] = job.state
+            self._live.update(self.render_table(job), refresh=True)
+        elif self._printed_states[id(job)] != job.state:
+            self._printed_states[id(job)] = job.state
             i = self._jobs.index(job) + 1
-            line = f"[{i}/{len(self._jobs)}] {job.state}: " + " ".join(filter(None, cells(job)[:3]))
+            line = f"[{i}/{len(self._jobs)}] {job.state}: " + " ".join(
+                filter(None, format_row(job)[:3])
+            )
             if job.state != "running":
-                line += f", {job.row.get('step', 0):,} steps, return {cells(job)[5] or '–'}"
-            line += f": {job.note}" if job.note else ""
-            print(printable(line, LONGEST_MESSAGE), flush=True)
+                line += (
+                    f", {job.newest_row.get('step', 0):,} steps, return {format_row(job)[5] or '–'}"
+                )
+            line += f": {job.failure}" if job.failure else ""
+            print(make_printable(line, MAX_MESSAGE_LENGTH), flush=True)
 
-    def table(self, job: Job) -> Table:
+    def render_table(self, job: SuiteJob) -> Table:
         """The runs around the one at work, as many as the terminal has lines for."""
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(caption=counted(self._jobs), caption_justify="left", border_style="dim")
+        table = Table(caption=format_counts(self._jobs), caption_justify="left", border_style="dim")
         for head, side in (("environment", "left"), ("preset", "left"), ("seed", "right")):
             table.add_column(head, justify=side, no_wrap=True)  # type: ignore[arg-type]
         for head in ("state", "budget", "return", "minutes"):
             table.add_column(head, justify="right", no_wrap=True)
-        for one in window(self._jobs, self._jobs.index(job), self._console.height - AROUND):
-            style = STYLES[one.state]
-            table.add_row(*map(Text, cells(one)), style=style)
+        for one in visible_jobs(
+            self._jobs, self._jobs.index(job), self._console.height - RESERVED_LINES
+        ):
+            style = STATE_STYLES[one.state]
+            table.add_row(*map(Text, format_row(one)), style=style)
         return table
 
 
-def window(jobs: Sequence[Job], centre: int, room: int) -> Sequence[Job]:
+def visible_jobs(jobs: Sequence[SuiteJob], centre: int, row_count: int) -> Sequence[SuiteJob]:
     """So many runs, with the centre among them."""
-    room = max(1, room)
-    start = min(max(0, centre - room // 2), max(0, len(jobs) - room))
-    return jobs[start : start + room]
+    row_count = max(1, row_count)
+    start = min(max(0, centre - row_count // 2), max(0, len(jobs) - row_count))
+    return jobs[start : start + row_count]
 
 
-def cells(job: Job) -> tuple[str, ...]:
+def format_row(job: SuiteJob) -> tuple[str, ...]:
     """A run as a row of the table."""
-    config, row = job.config, job.row
-    score, minutes = (number(row, key) for key in ("return_mean", "minutes"))
+    config, row = job.config, job.newest_row
+    score, minutes = (get_metric(row, key) for key in ("return_mean", "minutes"))
     return (
-        printable(config.env),
-        printable(config.preset),
+        make_printable(config.env),
+        make_printable(config.preset),
         str(config.run.seed),
         job.state,
-        f"{100 * job.share:.0f} %" if row else "",
+        f"{100 * job.budget_used:.0f} %" if row else "",
         f"{score:,.4g}" if score is not None else "",
         f"{minutes:.1f}" if minutes is not None else "",
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lookfurther.cli.parsing import parse
+from lookfurther.cli.parsing import parse_options
 from lookfurther.config import Config, validate
 from lookfurther.errors import ConfigError
 from lookfurther.presets import PRESETS, preset
@@ -26,55 +26,55 @@ class TrainOptions:
     """go on from the newest valid checkpoint of the run folder"""
 
 
-def run(words: list[str]) -> int:
+def run(args: list[str]) -> int:
     """Train, draw the curve, and say how it went."""
-    name, scale, rest = split(words)
-    options = parse(
+    name, scale, rest = split_preset(args)
+    options = parse_options(
         TrainOptions, TrainOptions(preset(name, scale)), rest, f"lookfurther train {name}"
     )
     config = validate(options.config)
-    from lookfurther.report.learning_curve import learning_curve
-    from lookfurther.training.console import say
+    from lookfurther.report.learning_curve import plot_learning_curve
+    from lookfurther.training.console import print_line
     from lookfurther.training.train import train
 
     summary = train(config, resume=options.resume)
     folder = summary.folder
-    learning_curve(folder / "metrics.jsonl", folder / "curve.png")
-    say(f"{told(summary)}\nrun folder: {folder}")
-    if summary.stopped != "done":
-        how = "more --run.minutes" if summary.stopped == "time" else "the same command"
-        say(f"stopped ({summary.stopped}): go on with {how} and --resume")
+    plot_learning_curve(folder / "metrics.jsonl", folder / "curve.png")
+    print_line(f"{format_training_summary(summary)}\nrun folder: {folder}")
+    if summary.stop_reason != "done":
+        how = "more --run.minutes" if summary.stop_reason == "time" else "the same command"
+        print_line(f"stopped ({summary.stop_reason}): go on with {how} and --resume")
     return 0
 
 
-def told(summary: Summary) -> str:
+def format_training_summary(summary: Summary) -> str:
     """How it went, in a line."""
-    from lookfurther.training.console import score
+    from lookfurther.training.console import format_score
 
     returns = {
         "recent return": summary.return_mean,
         "low-epsilon lanes": summary.return_low_epsilon,
         "best": summary.return_best,
     }
-    known = ", ".join(f"{n} {score(r)}" for n, r in returns.items() if not math.isnan(r))
+    known = ", ".join(f"{n} {format_score(r)}" for n, r in returns.items() if not math.isnan(r))
     return (
         f"{summary.step:,} steps, {summary.updates:,} updates, {summary.episodes:,} episodes in"
         f" {summary.minutes:.1f} min; {known or 'no episode has ended yet'}"
     )
 
 
-def split(words: list[str]) -> tuple[str, str, list[str]]:
+def split_preset(args: list[str]) -> tuple[str, str, list[str]]:
     """(preset, scale, the remaining words): these two decide every other setting's default."""
-    words = list(words)
+    args = list(args)
     scale = "paper"
-    for i, word in enumerate(words):
+    for i, word in enumerate(args):
         if word == "--scale" or word.startswith("--scale="):
-            value = word.partition("=")[2] or (words[i + 1] if i + 1 < len(words) else "")
+            value = word.partition("=")[2] or (args[i + 1] if i + 1 < len(args) else "")
             scale = value
-            del words[i : i + (1 if "=" in word else 2)]
+            del args[i : i + (1 if "=" in word else 2)]
             break
-    if words and not words[0].startswith("-"):
-        return words[0], scale, words[1:]
-    if "-h" in words or "--help" in words:
-        return "apex-dqfd", scale, words
+    if args and not args[0].startswith("-"):
+        return args[0], scale, args[1:]
+    if "-h" in args or "--help" in args:
+        return "apex-dqfd", scale, args
     raise ConfigError(f"train needs a preset: one of {', '.join(PRESETS)}")

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lookfurther.cli.parsing import check_output, parse
+from lookfurther.cli.parsing import check_writable, parse_options
 from lookfurther.errors import ConfigError
-from lookfurther.system.printable import printable
+from lookfurther.system.printable import make_printable
 
 if TYPE_CHECKING:
     from lookfurther.agent import Agent
-    from lookfurther.video.players import Expert
+    from lookfurther.video.players import ExpertEpisode
 
-LIVE = 960  # pixels of the picture in a browser
+LIVE_WIDTH = 960  # pixels of the picture in a browser
 
 
 @dataclass(frozen=True)
@@ -48,62 +48,70 @@ class VideoOptions:
     """modules to import first: those that register the environment or hold its wrappers"""
 
 
-def run(words: list[str]) -> int:
+def run(args: list[str]) -> int:
     """Write the film and say how the plays went, or show them live."""
-    options = parse(VideoOptions, VideoOptions(), words, "lookfurther video")
+    options = parse_options(VideoOptions, VideoOptions(), args, "lookfurther video")
     if options.episodes < 1 or not 0 <= options.seed < 2**31 - options.episodes:
         raise ConfigError("--episodes must be at least 1 and --seed 0 ... 2^31 - 1")
     if not 0 <= options.speed <= 1000:
         raise ConfigError(f"--speed must be 0 ... 1000, not {options.speed:g}")
     if not options.watch:
-        from lookfurther.video.encode import check_film
+        from lookfurther.video.encode import check_video_path
 
-        check_film(options.out)
-        check_output("--out", options.out)
+        check_video_path(options.out)
+        check_writable("--out", options.out)
     from lookfurther.agent import Agent
-    from lookfurther.video.players import experts
+    from lookfurther.video.players import load_experts
 
     agent = Agent.load(options.run, modules=options.modules)
-    found = experts(agent, options.demos or agent.config.demos)
-    return watch(options, agent, found) if options.watch else write(options, agent, found)
+    found = load_experts(agent, options.demos or agent.config.demos)
+    return (
+        watch_live(options, agent, found) if options.watch else write_video(options, agent, found)
+    )
 
 
-def write(options: VideoOptions, agent: Agent, experts: list[Expert]) -> int:
+def write_video(options: VideoOptions, agent: Agent, experts: list[ExpertEpisode]) -> int:
     """The film, and a line for each pair in it."""
-    from lookfurther.video import WIDTHS, film
-    from lookfurther.video.chart import moment, number
-    from lookfurther.video.layout import Stage
-    from lookfurther.video.playback import Scene
-    from lookfurther.video.players import pair, title
+    from lookfurther.video import VIDEO_WIDTHS, write_video
+    from lookfurther.video.chart import format_return, format_time
+    from lookfurther.video.layout import VideoLayout
+    from lookfurther.video.playback import EnvView
+    from lookfurther.video.players import make_pair, short_env_title
 
     seeds = range(options.seed, options.seed + options.episodes)
     cast = experts[: options.episodes] or [None] * options.episodes
-    scene = Scene.of(agent.config, agent.spec)
-    pairs = [pair(agent, scene, expert, seed) for expert, seed in zip(cast, seeds, strict=False)]
-    stage = Stage(title(scene.spec.env), scene, WIDTHS[options.out.suffix.lower()])
+    scene = EnvView.from_config(agent.config, agent.spec)
+    pairs = [
+        make_pair(agent, scene, expert, seed) for expert, seed in zip(cast, seeds, strict=False)
+    ]
+    stage = VideoLayout(
+        short_env_title(scene.spec.env), scene, VIDEO_WIDTHS[options.out.suffix.lower()]
+    )
     tell = partial(print, file=sys.stderr, flush=True)
-    played = film(stage, pairs, options.out, options.speed, tell)
+    played = write_video(stage, pairs, options.out, options.speed, tell)
     for sides, shown in zip(pairs, played, strict=True):
-        who = [f"{s.name.lower()} {number(x)}" for s, x in zip(sides, shown.scores, strict=True)]
-        if shown.overtaking is not None:
-            who.append(f"the agent goes ahead at {moment(shown.overtaking, scene)}")
+        who = [
+            f"{s.name.lower()} {format_return(x)}" for s, x in zip(sides, shown.scores, strict=True)
+        ]
+        if shown.overtaking_frame is not None:
+            who.append(f"the agent goes ahead at {format_time(shown.overtaking_frame, scene)}")
         print(", ".join(who))
     print(f"film: {options.out}")
     return 0
 
 
-def watch(options: VideoOptions, agent: Agent, experts: list[Expert]) -> int:
+def watch_live(options: VideoOptions, agent: Agent, experts: list[ExpertEpisode]) -> int:
     """Serve the page until it is stopped."""
     try:
         from lookfurther.recorder.server import serve
     except ImportError as error:
         raise ConfigError(f"--watch needs {error.name}: install lookfurther[record]") from None
-    from lookfurther.recorder.watch import Watch
+    from lookfurther.recorder.watch import WatchSession
 
     def announce(address: str) -> None:
-        print(f"watch {printable(agent.config.env)} at {address}; Ctrl-C ends", flush=True)
+        print(f"watch {make_printable(agent.config.env)} at {address}; Ctrl-C ends", flush=True)
 
-    source = Watch(agent, experts, options.seed, LIVE)
+    source = WatchSession(agent, experts, options.seed, LIVE_WIDTH)
     with contextlib.suppress(KeyboardInterrupt):
         serve(source, options.host, options.port, announce)
     return 0

@@ -8,14 +8,14 @@ from typing import Any
 
 from lookfurther.demos.sandbox import file_size
 
-LARGEST = 2**23  # bytes of a file; as text it may take four times as many
-MOST_VALUES = 500_000  # each may take 100 bytes
+MAX_JSON_BYTES = 2**23  # bytes of a file; as text it may take four times as many
+MAX_JSON_VALUES = 500_000  # each may take 100 bytes
 
 
 def read_json(path: Path) -> Any:
     """What a file holds; a ValueError where it is too large or no JSON."""
-    if file_size(path) > LARGEST:
-        raise ValueError(f"{path.name} is larger than {LARGEST} bytes")
+    if file_size(path) > MAX_JSON_BYTES:
+        raise ValueError(f"{path.name} is larger than {MAX_JSON_BYTES} bytes")
     return parse_json(path.read_bytes())
 
 
@@ -30,8 +30,8 @@ def parse_json(text: str | bytes) -> Any:
 
 def check_json(text: str | bytes) -> None:
     """A ValueError where a text is longer or holds more values than is read again."""
-    if len(text) > LARGEST:
-        raise ValueError(f"its JSON is longer than {LARGEST} bytes")
+    if len(text) > MAX_JSON_BYTES:
+        raise ValueError(f"its JSON is longer than {MAX_JSON_BYTES} bytes")
     data = text.encode() if isinstance(text, str) else text
-    if sum(map(data.count, (b",", b"[", b"{"))) > MOST_VALUES:
-        raise ValueError(f"its JSON holds more than {MOST_VALUES} values")
+    if sum(map(data.count, (b",", b"[", b"{"))) > MAX_JSON_VALUES:
+        raise ValueError(f"its JSON holds more than {MAX_JSON_VALUES} values")

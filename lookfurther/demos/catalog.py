@@ -12,146 +12,163 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lookfurther.config import Environment
+from lookfurther.config import EnvConfig
 from lookfurther.demos import storage
 from lookfurther.demos.episode import Episode
-from lookfurther.demos.metadata import Description, fits, origin, shown
-from lookfurther.demos.storage import VERSION
-from lookfurther.envs.trust import import_modules, untrusted
+from lookfurther.demos.metadata import (
+    DemoSetDescription,
+    check_compatible,
+    describe_episode,
+    make_origin,
+)
+from lookfurther.demos.storage import VERSION_SUFFIX
+from lookfurther.envs.trust import find_untrusted, import_modules
 from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.types import Spec
 
-NAME = re.compile(r"([\w-]{2,}/([\w-]+/)*)?[\w-]+-v\d+")  # what Minari takes
-SHIPPED = "shipped/"
+DATASET_ID = re.compile(r"([\w-]{2,}/([\w-]+/)*)?[\w-]+-v\d+")  # what Minari takes
+SHIPPED_PREFIX = "shipped/"
 
 
-class Held(NamedTuple):
+class DemoSet(NamedTuple):
     """A set in memory."""
 
     name: str
-    description: Description
+    description: DemoSetDescription
     episodes: list[Episode]
 
 
-def new(name: str) -> str:
+def new_set_id(name: str) -> str:
     """The id of a new set, with the version Minari wants at its end; a taken one is refused."""
-    name = _versioned(name)
-    if place(name).exists():
+    name = _checked_set_id(name)
+    if set_path(name).exists():
         raise DemonstrationError(f"a set named {name} exists: delete it or choose another name")
     return name
 
 
-def growing(name: str) -> str:
+def growing_set_id(name: str) -> str:
     """The id of a set that episodes are added to: a new one, or the newest version of its name."""
-    versions = [(int(match[1]), held) for held in storage.ids() if (match := _version(held, name))]
-    return max(versions)[1] if versions else _versioned(name)
+    versions = [
+        (int(match[1]), held)
+        for held in storage.list_ids()
+        if (match := _match_version(held, name))
+    ]
+    return max(versions)[1] if versions else _checked_set_id(name)
 
 
-def _versioned(name: str) -> str:
+def _checked_set_id(name: str) -> str:
     """An id that Minari takes, with a version at its end."""
     if not name:
         raise ConfigError("a new set needs a name: give --name, such as --name montezuma")
-    if name.startswith(SHIPPED):
-        raise ConfigError(f"{name}: names that begin with {SHIPPED} are the package's own")
-    whole = storage.versioned(name)
-    if not NAME.fullmatch(whole):
+    if name.startswith(SHIPPED_PREFIX):
+        raise ConfigError(f"{name}: names that begin with {SHIPPED_PREFIX} are the package's own")
+    whole = storage.with_version(name)
+    if not DATASET_ID.fullmatch(whole):
         short = "/" in name and len(name.partition("/")[0]) == 1
         rule = "two characters or more before the first /" if short else "letters, digits, - and _"
         raise ConfigError(f"--name {name} cannot name a set: take {rule}, as in my/set-v0")
     return whole
 
 
-def find(word: str) -> str:
+def find_set(name_or_path: str) -> str:
     """The set a word stands for: an id, a path, or an id without its version, the newest then."""
-    if (Path(word) / "data").is_dir():
-        return word
-    ids = list(_ids())
-    if word in ids:
-        return word
-    versions = [(int(match[1]), name) for name in ids if (match := _version(name, word))]
+    if (Path(name_or_path) / "data").is_dir():
+        return name_or_path
+    ids = list(_list_ids())
+    if name_or_path in ids:
+        return name_or_path
+    versions = [
+        (int(match[1]), name) for name in ids if (match := _match_version(name, name_or_path))
+    ]
     if versions:
         return max(versions)[1]
-    named = [*ids, *(VERSION.sub("", name) for name in ids)]
-    near = difflib.get_close_matches(word, named, 3)
+    named = [*ids, *(VERSION_SUFFIX.sub("", name) for name in ids)]
+    near = difflib.get_close_matches(name_or_path, named, 3)
     mend = f"did you mean {' or '.join(near)}?" if near else "make or import them first"
-    raise DemonstrationError(f"no demonstrations named {word}: {mend}")
+    raise DemonstrationError(f"no demonstrations named {name_or_path}: {mend}")
 
 
-def _version(name: str, word: str) -> re.Match[str] | None:
-    match = VERSION.search(name)
-    return match if match and name[: match.start()] == word else None
+def _match_version(name: str, base_name: str) -> re.Match[str] | None:
+    match = VERSION_SUFFIX.search(name)
+    return match if match and name[: match.start()] == base_name else None
 
 
-def every() -> Iterator[tuple[str, Description | DemonstrationError]]:
+def iter_sets() -> Iterator[tuple[str, DemoSetDescription | DemonstrationError]]:
     """Every set by its id, with what it says of itself or why it cannot."""
-    for name in _ids():
+    for name in _list_ids():
         try:
-            yield name, describe(name)
+            yield name, describe_set(name)
         except DemonstrationError as error:
             yield name, error
 
 
-def _ids() -> Iterator[str]:
+def _list_ids() -> Iterator[str]:
     """What the package ships, then all that looks like a dataset in Minari's folder."""
     from lookfurther.demos import shipped
 
-    yield from (SHIPPED + name for name in shipped.names())
-    yield from storage.ids()
+    yield from (SHIPPED_PREFIX + name for name in shipped.list_names())
+    yield from storage.list_ids()
 
 
-def place(name: str) -> Path:
+def set_path(name: str) -> Path:
     """Where a set lies: a folder, or the file of a shipped one."""
-    if name.startswith(SHIPPED):
+    if name.startswith(SHIPPED_PREFIX):
         from lookfurther.demos import shipped
 
-        return shipped.path(name.removeprefix(SHIPPED))
+        return shipped.demo_path(name.removeprefix(SHIPPED_PREFIX))
     path = Path(name)
-    return path if (path / "data").is_dir() else storage.place() / name
+    return path if (path / "data").is_dir() else storage.datasets_dir() / name
 
 
-def describe(word: str) -> Description:
+def describe_set(name_or_path: str) -> DemoSetDescription:
     """What a set says of itself, without reading its arrays."""
-    name = find(word)
-    if not name.startswith(SHIPPED):
-        return storage.describe(name)
+    name = find_set(name_or_path)
+    if not name.startswith(SHIPPED_PREFIX):
+        return storage.read_description(name)
     from lookfurther.demos import shipped
 
-    return shipped.describe(name.removeprefix(SHIPPED))
+    return shipped.describe_demo(name.removeprefix(SHIPPED_PREFIX))
 
 
-def opened(word: str) -> Held:
+def open_set(name_or_path: str) -> DemoSet:
     """A set with all its episodes, whatever it is of."""
-    name = find(word)
-    if name.startswith(SHIPPED):
-        return _shipped(name)
-    description = storage.describe(name)
-    environment = storage.environment_of(description)
-    return Held(name, description, storage.load(name, description.spec, environment=environment))
+    name = find_set(name_or_path)
+    if name.startswith(SHIPPED_PREFIX):
+        return _open_shipped(name)
+    description = storage.read_description(name)
+    environment = storage.recorded_env_config(description)
+    return DemoSet(
+        name, description, storage.load_episodes(name, description.spec, env_config=environment)
+    )
 
 
-def load(word: str, spec: Spec, environment: Environment) -> list[Episode]:
+def load_set(name_or_path: str, spec: Spec, env_config: EnvConfig) -> list[Episode]:
     """The episodes of a set for training; one of another environment is refused."""
-    name = find(word)
-    if not name.startswith(SHIPPED):
-        return storage.load(name, spec, environment=environment)
-    held = _shipped(name, environment)
-    fits(name, held.description, spec, environment)
+    name = find_set(name_or_path)
+    if not name.startswith(SHIPPED_PREFIX):
+        return storage.load_episodes(name, spec, env_config=env_config)
+    held = _open_shipped(name, env_config)
+    check_compatible(name, held.description, spec, env_config)
     return held.episodes
 
 
-def _shipped(name: str, environment: Environment | None = None) -> Held:
+def _open_shipped(name: str, env_config: EnvConfig | None = None) -> DemoSet:
     """A demonstration of the package, played now."""
     from lookfurther.demos import shipped
 
-    episodes, spec, how = shipped.read(name.removeprefix(SHIPPED), environment)
-    facts = tuple(shown(episode, {}) for episode in episodes)
-    return Held(name, Description(spec, shipped.AUTHOR, origin(spec, how), facts), episodes)
+    episodes, spec, how = shipped.read_demo(name.removeprefix(SHIPPED_PREFIX), env_config)
+    facts = tuple(describe_episode(episode, {}) for episode in episodes)
+    return DemoSet(
+        name,
+        DemoSetDescription(spec, shipped.SHIPPED_AUTHOR, make_origin(spec, how), facts),
+        episodes,
+    )
 
 
-def trusted(description: Description, modules: Sequence[str] = ()) -> Environment:
+def trusted_env_config(description: DemoSetDescription, modules: Sequence[str] = ()) -> EnvConfig:
     """The settings a set was made with, if a file may name them or the user names their modules."""
     import_modules(modules)
-    environment = storage.environment_of(description)
-    if reason := untrusted(description.spec.env, environment.wrappers, modules):
+    environment = storage.recorded_env_config(description)
+    if reason := find_untrusted(description.spec.env, environment.wrappers, modules):
         raise DemonstrationError(f"the set was made with {reason}")
     return environment

@@ -9,28 +9,28 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from lookfurther.config import Environment
-from lookfurther.demos.episode import Episode, Tape
-from lookfurther.envs import describe
+from lookfurther.config import EnvConfig
+from lookfurther.demos.episode import Episode, InputLog
+from lookfurther.envs import get_spec
 from lookfurther.envs.emulator import Emulator
-from lookfurther.envs.factory import Blueprint, find
+from lookfurther.envs.factory import EnvFactory, find_env_spec
 from lookfurther.envs.sync import Lane
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import Spec
 
 # Called with the environment (an Emulator for Atari) after each reset; what it gives is called
 # for each action.
-Expert = Callable[[Any], Callable[[], int]]
+ScriptedExpert = Callable[[Any], Callable[[], int]]
 
-Act = Callable[[np.ndarray], Any]  # from an observation [*spec.observation] to an action
-Answer = tuple[np.ndarray, float, bool, bool]  # plane, reward, terminal, truncated
+ActFunction = Callable[[np.ndarray], Any]  # from an observation [*spec.observation] to an action
+StepResult = tuple[np.ndarray, float, bool, bool]  # plane, reward, terminal, truncated
 
 
 @dataclass(frozen=True)
-class Policy:
+class ObservationPolicy:
     """An expert that sees what an agent sees, such as Policy(agent.act)."""
 
-    act: Act
+    act: ActFunction
 
 
 def babyai_bot(env: gymnasium.Env) -> Callable[[], int]:
@@ -48,32 +48,37 @@ def babyai_bot(env: gymnasium.Env) -> Callable[[], int]:
     return act
 
 
-def collect(
-    env: str, environment: Environment, expert: Expert | Policy, seeds: Iterable[int]
+def collect_episodes(
+    env: str,
+    env_config: EnvConfig,
+    expert: ScriptedExpert | ObservationPolicy,
+    seeds: Iterable[int],
 ) -> tuple[list[Episode], Spec]:
     """An episode of the expert from each seed, seen as training will see it."""
-    source = find(env)
+    source = find_env_spec(env)
     if source.namespace == "ALE":
-        spec = describe(env, environment)
-        if not environment.full_actions:
+        spec = get_spec(env, env_config)
+        if not env_config.full_actions:
             raise DemonstrationError(
                 "demonstrations of Atari games have all 18 actions: leave"
                 " environment.full_actions on"
             )
-        return [_atari(spec, environment, expert, seed) for seed in seeds], spec
-    lane = Lane(Blueprint(source, environment), 0, 0)
+        return [_collect_atari(spec, env_config, expert, seed) for seed in seeds], spec
+    lane = Lane(EnvFactory(source, env_config), 0, 0)
     try:
-        lane.open()
+        lane.ensure_env()
         assert lane.spec is not None
-        return [_gymnasium(lane, lane.spec, expert, seed) for seed in seeds], lane.spec
+        return [_collect_gymnasium(lane, lane.spec, expert, seed) for seed in seeds], lane.spec
     finally:
         lane.close()
 
 
-def _gymnasium(lane: Lane, spec: Spec, expert: Expert | Policy, seed: int) -> Episode:
-    plane, *_ = lane.begin(seed=seed)
+def _collect_gymnasium(
+    lane: Lane, spec: Spec, expert: ScriptedExpert | ObservationPolicy, seed: int
+) -> Episode:
+    plane, *_ = lane.begin_episode(seed=seed)
 
-    def step(action: int) -> Answer:
+    def step(action: int) -> StepResult:
         *answer, first, _ = lane.step(action)
         if first:
             raise DemonstrationError(
@@ -81,43 +86,51 @@ def _gymnasium(lane: Lane, spec: Spec, expert: Expert | Policy, seed: int) -> Ep
             )
         return tuple(answer)  # type: ignore[return-value]
 
-    return Episode(*_film(plane, step, _act(expert, lane.open()), spec), seed)
+    return Episode(
+        *_run_episode(plane, step, _make_act_function(expert, lane.ensure_env()), spec), seed
+    )
 
 
-def _atari(spec: Spec, environment: Environment, expert: Expert | Policy, seed: int) -> Episode:
+def _collect_atari(
+    spec: Spec, env_config: EnvConfig, expert: ScriptedExpert | ObservationPolicy, seed: int
+) -> Episode:
     """An episode that opens with a random number of no-op steps: a tape begins at power-on."""
-    repeat = environment.repeat
-    emulator = Emulator(spec.env, repeat, environment.sticky, seed)
-    legal = emulator.legal
-    idle = int(np.random.default_rng(seed).integers(environment.noops // repeat + 1))
-    cap = environment.cap * (repeat if environment.cap_unit == "steps" else 1)
-    act = _act(expert, emulator)
+    repeat = env_config.action_repeat
+    emulator = Emulator(spec.env, repeat, env_config.sticky_prob, seed)
+    legal = emulator.legal_actions
+    idle = int(np.random.default_rng(seed).integers(env_config.noop_max // repeat + 1))
+    cap = env_config.max_episode_length * (
+        repeat if env_config.episode_length_unit == "steps" else 1
+    )
+    act = _make_act_function(expert, emulator)
 
     def after_idling(observation: np.ndarray) -> Any:
-        return act(observation) if emulator.frames >= idle * repeat else 0
+        return act(observation) if emulator.frame_number >= idle * repeat else 0
 
-    def step(action: int) -> Answer:
+    def step(action: int) -> StepResult:
         plane, reward, over = emulator.step(legal[action])
-        return plane, reward, over, not over and emulator.frames >= cap
+        return plane, reward, over, not over and emulator.frame_number >= cap
 
-    planes, actions, rewards, terminal = _film(emulator.plane(), step, after_idling, spec)
-    frames = np.repeat(np.array(legal, np.uint8)[actions], repeat)[: emulator.frames]
-    return Episode(planes, actions, rewards, terminal, seed, Tape(frames, seed=seed))
+    planes, actions, rewards, terminal = _run_episode(
+        emulator.current_plane(), step, after_idling, spec
+    )
+    frames = np.repeat(np.array(legal, np.uint8)[actions], repeat)[: emulator.frame_number]
+    return Episode(planes, actions, rewards, terminal, seed, InputLog(frames, seed=seed))
 
 
-def _act(expert: Expert | Policy, env: Any) -> Act:
+def _make_act_function(expert: ScriptedExpert | ObservationPolicy, env: Any) -> ActFunction:
     """What chooses the actions of one episode."""
-    if isinstance(expert, Policy):
+    if isinstance(expert, ObservationPolicy):
         return expert.act
     blind = expert(env)
     return lambda _: blind()
 
 
-def _film(
-    plane: np.ndarray, step: Callable[[int], Answer], act: Act, spec: Spec
+def _run_episode(
+    plane: np.ndarray, step: Callable[[int], StepResult], act: ActFunction, spec: Spec
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
     """One episode from its first plane on: planes, actions, rewards, terminal."""
-    stack = np.zeros(spec.observation, spec.dtype)
+    stack = np.zeros(spec.observation_shape, spec.dtype)
     stack[-spec.plane[0] :] = plane
     planes, actions, rewards = [stack[-spec.plane[0] :].copy()], [], []
     terminal = truncated = False

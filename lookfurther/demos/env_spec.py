@@ -9,14 +9,14 @@ import dataclasses
 
 from gymnasium.envs.registration import WrapperSpec
 
-from lookfurther.demos.metadata import Description
-from lookfurther.envs.factory import find
+from lookfurther.demos.metadata import DemoSetDescription
+from lookfurther.envs.factory import find_env_spec
 from lookfurther.errors import LookFurtherError
 
-LONGEST_ATARI = 27_000  # steps: half an hour of four frames a step
+MAX_ATARI_STEPS = 27_000  # steps: half an hour of four frames a step
 
 
-def env_spec_json(description: Description) -> str | None:
+def env_spec_json(description: DemoSetDescription) -> str | None:
     """JSON of Gymnasium's EnvSpec; None where the environment is not registered or not plain data.
 
     An Atari game shows its whole grey screen there, in steps of the same frames: to make the
@@ -24,7 +24,7 @@ def env_spec_json(description: Description) -> str | None:
     """
     how = description.origin
     try:
-        spec = dataclasses.replace(find(description.spec.env))
+        spec = dataclasses.replace(find_env_spec(description.spec.env))
         if how.game:
             spec.kwargs = {
                 "game": how.game,
@@ -32,20 +32,20 @@ def env_spec_json(description: Description) -> str | None:
                 "frameskip": how.repeat,
                 "repeat_action_probability": how.sticky,
                 "full_action_space": True,
-            } | _variant(description)
-            spec.max_episode_steps = LONGEST_ATARI
-        spec.additional_wrappers = tuple(_wrapper(name) for name in how.wrappers)
+            } | _variant_kwargs(description)
+            spec.max_episode_steps = MAX_ATARI_STEPS
+        spec.additional_wrappers = tuple(_wrapper_spec(name) for name in how.wrappers)
         return spec.to_json()
     except (LookFurtherError, ValueError, TypeError):
         return None
 
 
-def _variant(description: Description) -> dict[str, int]:
+def _variant_kwargs(description: DemoSetDescription) -> dict[str, int]:
     """The mode and difficulty of the first episode, where they were chosen."""
     reel = description.episodes[0].reel
     chosen = reel.variant._asdict() if reel else {}
     return {name: value for name, value in chosen.items() if value is not None}
 
 
-def _wrapper(name: str) -> WrapperSpec:
+def _wrapper_spec(name: str) -> WrapperSpec:
     return WrapperSpec(name.partition(":")[2], name, {})

@@ -7,34 +7,36 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lookfurther.envs.emulator import STANDARD, Variant
+from lookfurther.envs.emulator import DEFAULT_VARIANT, GameVariant
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import BEST, END, FIRST, TERMINAL, TRUNCATED, Chunk, Spec
 
-ACTIONS, RAM = 18, 128  # of the Atari emulator: action ids, bytes
+ATARI_ACTIONS, RAM_BYTES = 18, 128  # of the Atari emulator: action ids, bytes
 # What a replay may be compared in. RAM is compared at a recording's checkpoints; those at which
 # bytes were written instead are counted as repaired.
-CHECKS = ("score", "rewards", "end", "observations", "last_picture", "ram", "ram_repaired")
+AUDIT_CHECKS = ("score", "rewards", "end", "observations", "last_picture", "ram", "ram_repaired")
 
 
 @dataclass(frozen=True)
-class Tape:
+class InputLog:
     """What an emulator needs to play an Atari episode again, frame by frame, from power-on."""
 
-    frames: np.ndarray  # [F] uint8: the action id 0 ... 17 of each emulator frame
-    writes: np.ndarray = field(default_factory=lambda: np.zeros((0, 3), np.int32))
+    frame_actions: np.ndarray  # [F] uint8: the action id 0 ... 17 of each emulator frame
+    ram_writes: np.ndarray = field(default_factory=lambda: np.zeros((0, 3), np.int32))
     # [n, 3] int32 (frame, address, value): RAM bytes written just before that frame
     seed: int = 0  # of the emulator; matters with sticky actions only
     phase: int = 0  # frames of the first step, where that is shorter than the others
-    variant: Variant = STANDARD
+    variant: GameVariant = DEFAULT_VARIANT
 
     def __post_init__(self) -> None:
-        frames, writes = self.frames, self.writes
-        if frames.ndim != 1 or frames.dtype != np.uint8 or (frames >= ACTIONS).any():
-            raise DemonstrationError(f"a tape's frames must be actions of 0 ... {ACTIONS - 1}")
+        frames, writes = self.frame_actions, self.ram_writes
+        if frames.ndim != 1 or frames.dtype != np.uint8 or (frames >= ATARI_ACTIONS).any():
+            raise DemonstrationError(
+                f"a tape's frames must be actions of 0 ... {ATARI_ACTIONS - 1}"
+            )
         if writes.ndim != 2 or writes.shape[1] != 3 or writes.dtype != np.int32:
             raise DemonstrationError("a tape's RAM writes must be rows of frame, address, value")
-        if ((writes < 0) | (writes >= (max(len(frames), 1), RAM, 256))).any():
+        if ((writes < 0) | (writes >= (max(len(frames), 1), RAM_BYTES, 256))).any():
             raise DemonstrationError("a tape's RAM write lies outside its frames or the RAM")
         if (np.diff(writes[:, 0]) < 0).any():
             raise DemonstrationError("a tape's RAM writes must be in the order of their frames")
@@ -68,7 +70,7 @@ class Episode:
     rewards: np.ndarray  # [T] float32, raw
     terminal: bool  # False: cut off, so the last observation has a value
     seed: int | None = None  # what the environment was reset with, where known
-    tape: Tape | None = None  # of an Atari game
+    input_log: InputLog | None = None  # of an Atari game
     audit: Audit | None = None
 
     @property
@@ -81,12 +83,12 @@ class Episode:
         return len(self.actions)
 
 
-def best(episodes: Sequence[Episode]) -> int:
+def best_episode_index(episodes: Sequence[Episode]) -> int:
     """Index of the episode with the highest return: the one L_IM imitates (Sec. 3.4)."""
     return max(range(len(episodes)), key=lambda i: episodes[i].score)
 
 
-def check(episodes: Sequence[Episode], spec: Spec, source: str) -> None:
+def check_episodes(episodes: Sequence[Episode], spec: Spec, source: str) -> None:
     """Refuse what cannot be demonstrations of `spec`, naming episode and field."""
     if not episodes:
         raise DemonstrationError(f"{source} holds no episodes")
@@ -118,31 +120,38 @@ def check(episodes: Sequence[Episode], spec: Spec, source: str) -> None:
                 raise DemonstrationError(f"{source}, episode {i}: {fault}")
 
 
-def film(episodes: Sequence[Episode], lag: int, horizons: int, imitated: str = "best") -> Chunk:
+def episodes_to_chunk(
+    episodes: Sequence[Episode],
+    max_horizon: int,
+    num_horizons: int,
+    imitated_episodes: str = "best",
+) -> Chunk:
     """All episodes one after another as one lane, every item samplable at priority 1.
 
     `imitated` says whether the best episode or all of them carry the mark of L_IM.
     `lag` blank slots close the film: a slot's priorities travel so many slots behind it.
     """
-    chosen = best(episodes)
+    chosen = best_episode_index(episodes)
     planes, actions, rewards, marks = [], [], [], []
     for i, episode in enumerate(episodes):
-        mark = np.full(len(episode) + 1, BEST if imitated == "all" or i == chosen else 0, np.uint8)
+        mark = np.full(
+            len(episode) + 1, BEST if imitated_episodes == "all" or i == chosen else 0, np.uint8
+        )
         mark[0] |= FIRST
         mark[-1] |= TERMINAL if episode.terminal else TRUNCATED
         planes.append(episode.planes)
         actions.append(np.append(episode.actions, 0))  # no action follows the last observation
         rewards.append(np.append(episode.rewards, 0))
         marks.append(mark)
-    mark = np.concatenate([*marks, np.full(lag, END, np.uint8)])
+    mark = np.concatenate([*marks, np.full(max_horizon, END, np.uint8)])
     alive = (mark & END) == 0
-    priority = np.append(np.zeros(lag), alive[:-lag]).astype(np.float32)
-    blank = np.zeros((lag, *episodes[0].planes.shape[1:]), episodes[0].planes.dtype)
+    priority = np.append(np.zeros(max_horizon), alive[:-max_horizon]).astype(np.float32)
+    blank = np.zeros((max_horizon, *episodes[0].planes.shape[1:]), episodes[0].planes.dtype)
     return Chunk(
         plane=np.concatenate([*planes, blank])[:, None],
-        action=np.concatenate([*actions, np.zeros(lag)]).astype(np.int64)[:, None],
-        reward=np.concatenate([*rewards, np.zeros(lag)]).astype(np.float32)[:, None],
+        action=np.concatenate([*actions, np.zeros(max_horizon)]).astype(np.int64)[:, None],
+        reward=np.concatenate([*rewards, np.zeros(max_horizon)]).astype(np.float32)[:, None],
         mark=mark[:, None],
-        priority=np.repeat(priority[:, None, None], horizons, -1),
-        forget=np.zeros(1, np.int64),
+        priority=np.repeat(priority[:, None, None], num_horizons, -1),
+        invalidate_newest=np.zeros(1, np.int64),
     )

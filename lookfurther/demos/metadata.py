@@ -10,14 +10,14 @@ import types
 from dataclasses import MISSING
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from lookfurther.config import Environment
+from lookfurther.config import EnvConfig
 from lookfurther.demos.bounded_json import parse_json
 from lookfurther.demos.episode import Audit, Episode
-from lookfurther.envs.emulator import STANDARD, Variant
+from lookfurther.envs.emulator import DEFAULT_VARIANT, GameVariant
 from lookfurther.errors import DemonstrationError
-from lookfurther.types import MOST_ACTIONS, Spec
+from lookfurther.types import MAX_ACTIONS, Spec
 
-MOST_REPEAT = 2**10  # frames of a step
+MAX_ACTION_REPEAT = 2**10  # frames of a step
 
 
 class Origin(NamedTuple):
@@ -33,49 +33,49 @@ class Origin(NamedTuple):
     layout: str
 
 
-class Reel(NamedTuple):
+class InputLogMetadata(NamedTuple):
     """What is known of a tape besides the action of each frame."""
 
     length: int  # frames
     writes: tuple[tuple[int, ...], ...]  # (frame, address, value)
     seed: int
     phase: int = 0  # frames of a shorter first step
-    variant: Variant = STANDARD
+    variant: GameVariant = DEFAULT_VARIANT
 
 
-class Shown(NamedTuple):
+class EpisodeMetadata(NamedTuple):
     """One episode."""
 
     steps: int
     score: float
     terminal: bool
     seed: int | None
-    reel: Reel | None
+    reel: InputLogMetadata | None
     audit: Audit | None
     digests: dict[str, str]  # SHA-256 of each array
 
     @property
-    def verified(self) -> bool:
+    def is_verified(self) -> bool:
         """Whether a replay has been seen to equal it."""
         return self.audit is not None and self.audit.verified
 
 
-class Description(NamedTuple):
+class DemoSetDescription(NamedTuple):
     """A whole set."""
 
     spec: Spec
     author: str
     origin: Origin
-    episodes: tuple[Shown, ...]
+    episodes: tuple[EpisodeMetadata, ...]
 
     def to_json(self) -> str:
-        return json.dumps(_plain(self))
+        return json.dumps(_to_plain(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Description:
+    def from_json(cls, text: str) -> DemoSetDescription:
         """The inverse of `to_json`; a ValueError where anything is missing or of another type."""
-        description = _typed(cls, parse_json(text), "")
-        _check_numbers(description.spec, description.origin.repeat)
+        description = _from_plain(cls, parse_json(text), "")
+        _check_sizes(description.spec, description.origin.repeat)
         if ":" in description.spec.env:  # would import a module of the file's choice
             raise ValueError(f"env {description.spec.env!r:.80} is not an id")
         spec, meanings = description.spec, description.origin.meanings
@@ -84,12 +84,12 @@ class Description(NamedTuple):
         return description
 
 
-def _check_numbers(spec: Spec, repeat: int) -> None:
+def _check_sizes(spec: Spec, action_repeat: int) -> None:
     """A ValueError where an array of such a size would not be of an environment."""
     for word, value, most in (
         ("stack", spec.stack, 2**10),
-        ("actions", spec.actions, MOST_ACTIONS),
-        ("repeat", repeat, MOST_REPEAT),
+        ("actions", spec.actions, MAX_ACTIONS),
+        ("repeat", action_repeat, MAX_ACTION_REPEAT),
         ("number of axes", len(spec.plane), 8),
         *(("plane", length, 2**31) for length in spec.plane[:8]),
     ):
@@ -97,30 +97,32 @@ def _check_numbers(spec: Spec, repeat: int) -> None:
             raise ValueError(f"{word} must be 1 ... {most}, not {str(value)[:40]}")
 
 
-def origin(spec: Spec, environment: Environment) -> Origin:
+def make_origin(spec: Spec, env_config: EnvConfig) -> Origin:
     """How episodes seen as `spec` under these settings came to be."""
-    adapted = environment.wrappers, environment.layout
+    adapted = env_config.wrappers, env_config.layout
     if not spec.env.startswith("ALE/"):
         version = f"gymnasium {importlib.metadata.version('gymnasium')}"
         return Origin("", (), 1, 0.0, version, "", *adapted)
-    from lookfurther.envs.emulator import MEANINGS, Emulator, game_of, rom_digest
+    from lookfurther.envs.emulator import ACTION_MEANINGS, Emulator, game_of, rom_digest
 
     game = game_of(spec.env)
     version = f"ale-py {importlib.metadata.version('ale-py')}"
-    how = environment.repeat, environment.sticky
-    legal = range(18) if spec.actions == 18 else Emulator(spec.env).legal
-    meanings = tuple(MEANINGS[i] for i in legal)
+    how = env_config.action_repeat, env_config.sticky_prob
+    legal = range(18) if spec.actions == 18 else Emulator(spec.env).legal_actions
+    meanings = tuple(ACTION_MEANINGS[i] for i in legal)
     return Origin(game, meanings, *how, version, rom_digest(game), *adapted)
 
 
-def shown(episode: Episode, digests: dict[str, str]) -> Shown:
+def describe_episode(episode: Episode, digests: dict[str, str]) -> EpisodeMetadata:
     """The facts of an episode and its arrays' digests."""
-    tape = episode.tape
+    tape = episode.input_log
     reel = None
     if tape is not None:
-        writes = tuple(map(tuple, tape.writes.tolist()))
-        reel = Reel(len(tape.frames), writes, tape.seed, tape.phase, tape.variant)
-    return Shown(
+        writes = tuple(map(tuple, tape.ram_writes.tolist()))
+        reel = InputLogMetadata(
+            len(tape.frame_actions), writes, tape.seed, tape.phase, tape.variant
+        )
+    return EpisodeMetadata(
         steps=len(episode),
         score=episode.score,
         terminal=bool(episode.terminal),
@@ -131,7 +133,9 @@ def shown(episode: Episode, digests: dict[str, str]) -> Shown:
     )
 
 
-def fits(name: str, description: Description, spec: Spec, environment: Environment) -> None:
+def check_compatible(
+    name: str, description: DemoSetDescription, spec: Spec, env_config: EnvConfig
+) -> None:
     """Refuse a set of another environment, or of the same one played in another way."""
     theirs = description.spec
     if (theirs.env, theirs.actions) != (spec.env, spec.actions):
@@ -143,18 +147,18 @@ def fits(name: str, description: Description, spec: Spec, environment: Environme
         raise DemonstrationError(f"{name} holds no episodes")
     how = description.origin
     for word, made, wanted in (
-        ("action repeat", how.repeat, environment.repeat),
-        ("sticky probability", how.sticky, environment.sticky),
+        ("action repeat", how.repeat, env_config.action_repeat),
+        ("sticky probability", how.sticky, env_config.sticky_prob),
     ):
         if how.game and made != wanted:
             raise DemonstrationError(
                 f"{name} was made with {word} {made:g}, the training environment has {wanted:g}"
             )
     for facts in description.episodes:
-        _fits_variant(name, facts.reel.variant if facts.reel else STANDARD)
+        _check_variant(name, facts.reel.variant if facts.reel else DEFAULT_VARIANT)
 
 
-def _fits_variant(name: str, variant: Variant) -> None:
+def _check_variant(name: str, variant: GameVariant) -> None:
     """Refuse what was played in a variant of the game that the vector environment cannot play."""
     for word, made in variant._asdict().items():
         if made is not None:
@@ -164,48 +168,50 @@ def _fits_variant(name: str, variant: Variant) -> None:
             )
 
 
-def same(name: str, one: Description, other: Description) -> None:
+def check_same_origin(name: str, existing: DemoSetDescription, added: DemoSetDescription) -> None:
     """Refuse to join what was not made in the same way."""
-    theirs = one.origin._replace(library="")._asdict() | one.spec._asdict()
-    ours = other.origin._replace(library="")._asdict() | other.spec._asdict()
+    theirs = existing.origin._replace(library="")._asdict() | existing.spec._asdict()
+    ours = added.origin._replace(library="")._asdict() | added.spec._asdict()
     for word, value in theirs.items():
         if value != ours[word]:
             raise DemonstrationError(f"{name} has {word} {value!r}, the others {ours[word]!r}")
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """Records as objects, tuples as lists."""
     if isinstance(value, Audit):
         return dataclasses.asdict(value)
     if hasattr(value, "_asdict"):
-        return {name: _plain(x) for name, x in value._asdict().items()}
-    return [_plain(x) for x in value] if isinstance(value, tuple) else value
+        return {name: _to_plain(x) for name, x in value._asdict().items()}
+    return [_to_plain(x) for x in value] if isinstance(value, tuple) else value
 
 
-def _optional(kind: Any) -> set[str]:
+def _optional_fields(record_type: Any) -> set[str]:
     """The fields of a record that sets of older versions lack."""
-    if dataclasses.is_dataclass(kind):
-        return {f.name for f in dataclasses.fields(kind) if f.default_factory is not MISSING}
-    return set(kind._field_defaults)
+    if dataclasses.is_dataclass(record_type):
+        return {f.name for f in dataclasses.fields(record_type) if f.default_factory is not MISSING}
+    return set(record_type._field_defaults)
 
 
-def _typed(kind: Any, value: Any, path: str) -> Any:
+def _from_plain(expected_type: Any, value: Any, path: str) -> Any:
     """Plain data as the type `kind` says: nothing added or of another type, nothing missing
     but what older versions did not write."""
-    arguments = get_args(kind)
-    if isinstance(kind, types.UnionType):  # of a type and None
-        return None if value is None else _typed(arguments[0], value, path)
-    if get_origin(kind) is tuple and isinstance(value, list):
-        return tuple(_typed(arguments[0], x, path) for x in value)
-    if get_origin(kind) is dict and isinstance(value, dict):
-        return {name: _typed(arguments[1], x, path) for name, x in value.items()}
-    if hasattr(kind, "__annotations__") and isinstance(value, dict):
-        hints = get_type_hints(kind)
-        if not set(hints) - _optional(kind) <= set(value) <= set(hints):
+    arguments = get_args(expected_type)
+    if isinstance(expected_type, types.UnionType):  # of a type and None
+        return None if value is None else _from_plain(arguments[0], value, path)
+    if get_origin(expected_type) is tuple and isinstance(value, list):
+        return tuple(_from_plain(arguments[0], x, path) for x in value)
+    if get_origin(expected_type) is dict and isinstance(value, dict):
+        return {name: _from_plain(arguments[1], x, path) for name, x in value.items()}
+    if hasattr(expected_type, "__annotations__") and isinstance(value, dict):
+        hints = get_type_hints(expected_type)
+        if not set(hints) - _optional_fields(expected_type) <= set(value) <= set(hints):
             raise ValueError(f"{path or 'it'} must have {', '.join(hints)}")
-        return kind(**{name: _typed(hints[name], x, name) for name, x in value.items()})
-    if kind is float and type(value) is int and abs(value) < 2**53:
+        return expected_type(
+            **{name: _from_plain(hints[name], x, name) for name, x in value.items()}
+        )
+    if expected_type is float and type(value) is int and abs(value) < 2**53:
         return float(value)
-    if type(value) is not kind or (kind is float and not math.isfinite(value)):
+    if type(value) is not expected_type or (expected_type is float and not math.isfinite(value)):
         raise ValueError(f"{path or 'it'} cannot be {str(value)[:40]!r}")
     return value

@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lookfurther.config import Environment
-from lookfurther.demos.episode import Audit, Episode, Tape
-from lookfurther.demos.playback import choices, emulator_of, play, step_ends
-from lookfurther.envs.emulator import FUSED, Emulator
-from lookfurther.envs.factory import Blueprint, find
+from lookfurther.config import EnvConfig
+from lookfurther.demos.episode import Audit, Episode, InputLog
+from lookfurther.demos.playback import majority_actions, make_emulator, play_log, step_ends
+from lookfurther.envs.emulator import FUSED_MULTIPLY_ADD, Emulator
+from lookfurther.envs.factory import EnvFactory, find_env_spec
 from lookfurther.envs.sync import Lane
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import Spec
 
 
-class Played(NamedTuple):
+class PlaybackStep(NamedTuple):
     """One answer of a replay; the first is of the reset."""
 
     planes: Iterable[np.ndarray]  # the plane, in each way a machine may have rounded it
@@ -26,32 +26,34 @@ class Played(NamedTuple):
     terminal: bool
 
 
-def verify(episode: Episode, spec: Spec, environment: Environment) -> Audit:
+def verify_episode(episode: Episode, spec: Spec, env_config: EnvConfig) -> Audit:
     """Replay an episode from its tape or its seed, and compare."""
     ambiguous = 0
-    if episode.tape is not None:
-        emulator = emulator_of(episode.tape, spec.env, environment.repeat, environment.sticky)
-        actions, ambiguous = choices(episode.tape, emulator)
+    if episode.input_log is not None:
+        emulator = make_emulator(
+            episode.input_log, spec.env, env_config.action_repeat, env_config.sticky_prob
+        )
+        actions, ambiguous = majority_actions(episode.input_log, emulator)
         if not np.array_equal(actions, episode.actions):
             fault = "its actions are not those of its tape's frames"
             return Audit(False, episode.score, None, 0, ambiguous, fault)
-        replay = _emulated(episode.tape, emulator)
+        replay = _play_atari(episode.input_log, emulator)
     elif episode.seed is not None:
-        replay = _stepped(episode, spec, environment)
+        replay = _play_gymnasium(episode, spec, env_config)
     else:
         fault = "it has neither a seed nor a tape, so it cannot be replayed"
         return Audit(False, episode.score, None, 0, 0, fault)
-    return _compare(episode, replay, ambiguous)
+    return _compare_playback(episode, replay, ambiguous)
 
 
-def _compare(episode: Episode, replay: Iterator[Played], ambiguous: int) -> Audit:
+def _compare_playback(episode: Episode, playback: Iterator[PlaybackStep], ambiguous: int) -> Audit:
     """Follow a replay to its end; after the first difference only its score still matters."""
     score, compared, mismatch = 0.0, 0, ""
     t = -1
-    for t, played in enumerate(replay):
+    for t, played in enumerate(playback):
         score += played.reward
         if not mismatch:
-            mismatch = _difference(episode, t, played)
+            mismatch = _find_difference(episode, t, played)
             compared += 1
     if not mismatch and t < len(episode):
         mismatch = f"the replay ends after step {t}, the recording has {len(episode)}"
@@ -60,56 +62,56 @@ def _compare(episode: Episode, replay: Iterator[Played], ambiguous: int) -> Audi
     return Audit(not mismatch, episode.score, score, compared, ambiguous, mismatch, checks)
 
 
-def _difference(episode: Episode, t: int, played: Played) -> str:
+def _find_difference(episode: Episode, t: int, step: PlaybackStep) -> str:
     """What is not the same after t steps, in words."""
     if t > len(episode):
         return f"the recording ends after step {len(episode)}, the replay goes on"
     last = t == len(episode)
-    if t and played.reward != episode.rewards[t - 1]:
-        return f"step {t}: the reward is {played.reward:g}, recorded {episode.rewards[t - 1]:g}"
-    if played.terminal != (last and episode.terminal):
-        return f"step {t}: the replay {'ends' if played.terminal else 'does not end'} there"
+    if t and step.reward != episode.rewards[t - 1]:
+        return f"step {t}: the reward is {step.reward:g}, recorded {episode.rewards[t - 1]:g}"
+    if step.terminal != (last and episode.terminal):
+        return f"step {t}: the replay {'ends' if step.terminal else 'does not end'} there"
     different = []
-    for plane in played.planes:
+    for plane in step.planes:
         different.append(np.count_nonzero(plane != episode.planes[t]))
         if not different[-1]:
             return ""
     return f"step {t}: {min(different)} of {episode.planes[t].size} values of the plane differ"
 
 
-def _emulated(tape: Tape, emulator: Emulator) -> Iterator[Played]:
+def _play_atari(input_log: InputLog, emulator: Emulator) -> Iterator[PlaybackStep]:
     """An Atari episode, in steps of `repeat` frames."""
-    yield Played(_planes(emulator), 0.0, False)
-    ends = set(step_ends(tape, emulator.repeat).tolist())
+    yield PlaybackStep(_possible_planes(emulator), 0.0, False)
+    ends = set(step_ends(input_log, emulator.action_repeat).tolist())
     reward = 0.0
-    for i, more in enumerate(play(tape, emulator), 1):
+    for i, more in enumerate(play_log(input_log, emulator), 1):
         reward += more
-        if i in ends or emulator.over:
-            yield Played(_planes(emulator), reward, emulator.over)
+        if i in ends or emulator.is_over:
+            yield PlaybackStep(_possible_planes(emulator), reward, emulator.is_over)
             reward = 0.0
 
 
-def _planes(emulator: Emulator) -> Iterator[np.ndarray]:
+def _possible_planes(emulator: Emulator) -> Iterator[np.ndarray]:
     """The plane as this machine rounds it, then as others do."""
-    yield emulator.plane(FUSED)
-    yield emulator.plane(not FUSED)
+    yield emulator.current_plane(FUSED_MULTIPLY_ADD)
+    yield emulator.current_plane(not FUSED_MULTIPLY_ADD)
 
 
-def _stepped(episode: Episode, spec: Spec, environment: Environment) -> Iterator[Played]:
+def _play_gymnasium(episode: Episode, spec: Spec, env_config: EnvConfig) -> Iterator[PlaybackStep]:
     """An episode of a Gymnasium environment."""
-    lane = Lane(Blueprint(find(spec.env), environment), 0, 0)
+    lane = Lane(EnvFactory(find_env_spec(spec.env), env_config), 0, 0)
     with closing(lane):
-        plane, *_ = lane.begin(seed=episode.seed)
+        plane, *_ = lane.begin_episode(seed=episode.seed)
         if lane.spec is not None and lane.spec.plane != spec.plane:
             raise DemonstrationError(
                 f"{spec.env} shows planes {lane.spec.plane} here, the recording {spec.plane}:"
                 " give the wrappers and the layout it was made with"
             )
-        yield Played((plane,), 0.0, False)
+        yield PlaybackStep((plane,), 0.0, False)
         for action in episode.actions.tolist():
             plane, reward, terminal, truncated, first, _ = lane.step(action)
             if first:  # it failed, and was built anew
                 return
-            yield Played((plane,), float(np.float32(reward)), terminal)
+            yield PlaybackStep((plane,), float(np.float32(reward)), terminal)
             if terminal or truncated:
                 return

@@ -9,11 +9,11 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from lookfurther.config import Environment
-from lookfurther.envs.atari import Atari
-from lookfurther.envs.factory import Blueprint, find
-from lookfurther.envs.subproc import Workers
-from lookfurther.envs.sync import Lanes
+from lookfurther.config import EnvConfig
+from lookfurther.envs.atari import AtariEnvs
+from lookfurther.envs.factory import EnvFactory, find_env_spec
+from lookfurther.envs.subproc import SubprocEnvs
+from lookfurther.envs.sync import SyncEnvs
 from lookfurther.types import Spec, Step
 
 
@@ -82,27 +82,27 @@ class Envs(Protocol):
 
 def make_envs(
     env: str | Callable[[], gymnasium.Env],
-    environment: Environment,
+    env_config: EnvConfig,
     lanes: int,
     seed: int,
     threads: int,
 ) -> Envs:
     """m lanes of an environment id, or of what a function without arguments builds."""
-    source = find(env) if isinstance(env, str) else env
+    source = find_env_spec(env) if isinstance(env, str) else env
     if isinstance(source, EnvSpec) and source.namespace == "ALE":
-        return Atari(source, environment, lanes, seed, threads)
-    blueprint = Blueprint(source, environment)
-    if environment.processes:
-        return Workers(blueprint, lanes, seed)
-    return Lanes(blueprint, range(lanes), seed)
+        return AtariEnvs(source, env_config, lanes, seed, threads)
+    blueprint = EnvFactory(source, env_config)
+    if env_config.processes:
+        return SubprocEnvs(blueprint, lanes, seed)
+    return SyncEnvs(blueprint, range(lanes), seed)
 
 
-def describe(env: str | Callable[[], gymnasium.Env], environment: Environment) -> Spec:
+def get_spec(env: str | Callable[[], gymnasium.Env], env_config: EnvConfig) -> Spec:
     """What the lanes of `make_envs` will show and accept; builds one environment to see."""
-    source = find(env) if isinstance(env, str) else env
+    source = find_env_spec(env) if isinstance(env, str) else env
     if isinstance(source, EnvSpec) and source.namespace == "ALE":
-        envs = Atari(source, environment, lanes=1, seed=0, threads=1)
+        envs = AtariEnvs(source, env_config, lanes=1, seed=0, threads=1)
     else:
-        envs = Lanes(Blueprint(source, environment), range(1), seed=0)
+        envs = SyncEnvs(EnvFactory(source, env_config), range(1), seed=0)
     envs.close()
     return envs.spec

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from lookfurther.config import Environment
+from lookfurther.config import EnvConfig
 from lookfurther.errors import ConfigError
 from lookfurther.types import Spec, Step
 
 if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
 
-SIDE = 84  # pixels of a grey frame
+SCREEN_SIZE = 84  # pixels of a grey frame
 
 
-class Atari:
+class AtariEnvs:
     """m games stepped by ale-py's own threads. The emulators' states cannot be taken out."""
 
     dropped_episodes = 0
@@ -26,23 +26,27 @@ class Atari:
     replacements = ()
 
     def __init__(
-        self, game: EnvSpec, environment: Environment, lanes: int, seed: int, threads: int
+        self, env_spec: EnvSpec, env_config: EnvConfig, lanes: int, seed: int, threads: int
     ) -> None:
-        if environment.wrappers:
-            raise ConfigError(f"environment.wrappers do not fit {game.id}: Atari is adapted here")
-        stack = environment.stack or 4
-        self._games = _games(game.kwargs["game"], environment, lanes, stack, threads)
+        if env_config.wrappers:
+            raise ConfigError(
+                f"environment.wrappers do not fit {env_spec.id}: Atari is adapted here"
+            )
+        stack = env_config.frame_stack or 4
+        self._vector_env = _make_vector_env(
+            env_spec.kwargs["game"], env_config, lanes, stack, threads
+        )
         # ale-py would seed the lanes seed, seed + 1, ...: neighbouring runs would share games.
         states = np.random.SeedSequence(seed).generate_state(lanes)
         self._seeds: np.ndarray | None = (states >> 1).astype(np.int32)
         self._ended = np.zeros(lanes, bool)
         self._truncated = np.zeros(lanes, bool)  # by `truncate`, not by the emulator
         self.lanes = lanes
-        actions = int(self._games.single_action_space.n)  # type: ignore[attr-defined]
-        self.spec = Spec(game.id, (1, SIDE, SIDE), stack, "uint8", actions, 255.0)
+        actions = int(self._vector_env.single_action_space.n)  # type: ignore[attr-defined]
+        self.spec = Spec(env_spec.id, (1, SCREEN_SIZE, SCREEN_SIZE), stack, "uint8", actions, 255.0)
 
     def reset(self) -> Step:
-        observation, _ = self._games.reset(seed=self._seeds)
+        observation, _ = self._vector_env.reset(seed=self._seeds)
         self._seeds = None  # a second reset opens other episodes, not the first ones again
         self._ended, self._truncated = np.zeros((2, self.lanes), bool)
         none = np.zeros(self.lanes, bool)
@@ -50,25 +54,25 @@ class Atari:
         return Step(observation, reward, none, none, np.ones(self.lanes, bool), none)
 
     def send(self, actions: np.ndarray) -> None:
-        self._games.send(np.asarray(actions, np.int64))
+        self._vector_env.send(np.asarray(actions, np.int64))
 
     def recv(self) -> Step:
         # Each answer comes in memory of its own: nothing to copy.
-        observation, reward, terminal, truncated, _ = self._games.recv()
+        observation, reward, terminal, truncated, _ = self._vector_env.recv()
         if self._truncated.any():
-            observation, _ = self._games.reset(options={"reset_mask": self._truncated})
+            observation, _ = self._vector_env.reset(options={"reset_mask": self._truncated})
             reward = np.where(self._truncated, 0, reward)
             terminal, truncated = terminal & ~self._truncated, truncated & ~self._truncated
             self._truncated = np.zeros(self.lanes, bool)
         first, self._ended = self._ended, terminal | truncated
         dropped = np.zeros(self.lanes, bool)
         reward = reward.astype(np.float32)
-        self._step = Step(observation, reward, terminal, truncated, first, dropped)
-        return self._step
+        self._last_step = Step(observation, reward, terminal, truncated, first, dropped)
+        return self._last_step
 
     def truncate(self, lanes: np.ndarray) -> Step:
         self._truncated, self._ended = lanes, self._ended | lanes
-        return self._step._replace(truncated=self._step.truncated | lanes)
+        return self._last_step._replace(truncated=self._last_step.truncated | lanes)
 
     def state(self) -> dict[str, np.ndarray]:
         return {}
@@ -78,32 +82,35 @@ class Atari:
 
     def close(self) -> None:
         with contextlib.suppress(AttributeError):  # closed before
-            del self._games  # ale-py stops its threads when the last reference goes, not on close()
+            del (
+                self._vector_env
+            )  # ale-py stops its threads when the last reference goes, not on close()
 
 
-def _games(
-    rom: str, environment: Environment, lanes: int, stack: int, threads: int
+def _make_vector_env(
+    game: str, env_config: EnvConfig, lanes: int, frame_stack: int, threads: int
 ) -> AtariVectorEnv:
     """ale-py's vector environment with every setting that differs from the paper spelt out."""
     from ale_py.vector_env import AtariVectorEnv  # an optional extra
     from gymnasium.vector import AutoresetMode
 
-    steps = environment.cap_unit == "steps"
+    steps = env_config.episode_length_unit == "steps"
     return AtariVectorEnv(
-        rom,
+        game,
         lanes,
         num_threads=threads,
-        max_num_frames_per_episode=environment.cap * (environment.repeat if steps else 1),
-        repeat_action_probability=environment.sticky,
-        full_action_space=environment.full_actions,
+        max_num_frames_per_episode=env_config.max_episode_length
+        * (env_config.action_repeat if steps else 1),
+        repeat_action_probability=env_config.sticky_prob,
+        full_action_space=env_config.full_actions,
         autoreset_mode=AutoresetMode.NEXT_STEP,
-        img_height=SIDE,
-        img_width=SIDE,
+        img_height=SCREEN_SIZE,
+        img_width=SCREEN_SIZE,
         grayscale=True,
-        stack_num=stack,
-        frameskip=environment.repeat,
+        stack_num=frame_stack,
+        frameskip=env_config.action_repeat,
         maxpool=True,
-        noop_max=environment.noops,
+        noop_max=env_config.noop_max,
         episodic_life=False,
         reward_clipping=False,
         use_fire_reset=False,

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lookfurther.envs.atari import SIDE
-from lookfurther.envs.factory import find
+from lookfurther.envs.atari import SCREEN_SIZE
+from lookfurther.envs.factory import find_env_spec
 from lookfurther.errors import ConfigError
 
 if TYPE_CHECKING:
     from ale_py import ALEInterface
 
 # The names of the emulator's actions; the place of each is its id.
-MEANINGS = (
+ACTION_MEANINGS = (
     *("NOOP", "FIRE", "UP", "RIGHT", "LEFT", "DOWN"),
     *("UPRIGHT", "UPLEFT", "DOWNRIGHT", "DOWNLEFT"),
     *("UPFIRE", "RIGHTFIRE", "LEFTFIRE", "DOWNFIRE"),
@@ -35,19 +35,19 @@ MEANINGS = (
 
 # Where the processor multiplies and adds in one rounding, ale-py's OpenCV does: about one pixel in
 # a hundred thousand, exactly between two grey values, falls to the other side.
-FUSED = platform.machine().lower() in ("aarch64", "arm64")
+FUSED_MULTIPLY_ADD = platform.machine().lower() in ("aarch64", "arm64")
 
-HEAD = struct.Struct("<III")  # of a state: frames, phase, bytes of the picture under way
+STATE_HEADER = struct.Struct("<III")  # of a state: frames, phase, bytes of the picture under way
 
 
-class Variant(NamedTuple):
+class GameVariant(NamedTuple):
     """Which of a cartridge's games is played; None is the one it starts with."""
 
     mode: int | None = None
     difficulty: int | None = None
 
 
-STANDARD = Variant()  # what the vector environment plays
+DEFAULT_VARIANT = GameVariant()  # what the vector environment plays
 
 
 class Emulator:
@@ -61,26 +61,33 @@ class Emulator:
     def __init__(
         self,
         env: str,
-        repeat: int = 4,
-        sticky: float = 0.0,
+        action_repeat: int = 4,
+        sticky_prob: float = 0.0,
         seed: int = 0,
         phase: int = 0,
-        variant: Variant = STANDARD,
+        variant: GameVariant = DEFAULT_VARIANT,
     ) -> None:
-        self.game, self.repeat, self.phase, self.variant = game_of(env), repeat, phase, variant
-        self._ale = console(sticky, seed)
+        self.game, self.action_repeat, self.phase, self.variant = (
+            game_of(env),
+            action_repeat,
+            phase,
+            variant,
+        )
+        self._ale = make_ale(sticky_prob, seed)
         self.reset()
 
     def reset(self) -> np.ndarray:
         """Switch the power off and on: the same start whatever was played before."""
-        switch_on(self._ale, self.game, self.variant)
-        self.frames = 0
-        self._picture = self._ale.getScreenGrayscale()
-        self._begun = np.zeros(0, np.uint8)  # the step's last frame but one, once it is there
-        return self.plane()
+        load_game(self._ale, self.game, self.variant)
+        self.frame_number = 0
+        self._pooled_frame = self._ale.getScreenGrayscale()
+        self._previous_frame = np.zeros(
+            0, np.uint8
+        )  # the step's last frame but one, once it is there
+        return self.current_plane()
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the game is: no frame follows."""
         return self._ale.game_over(with_truncation=False)
 
@@ -89,44 +96,50 @@ class Emulator:
         return self._ale.lives()
 
     @property
-    def actions(self) -> tuple[int, ...]:
+    def minimal_actions(self) -> tuple[int, ...]:
         """The ids of the game's own actions, its minimal set."""
         return tuple(action.value for action in self._ale.getMinimalActionSet())
 
     @property
-    def legal(self) -> tuple[int, ...]:
+    def legal_actions(self) -> tuple[int, ...]:
         """The ids of the environment's actions, in its order: all 18 but where nothing fires."""
         return tuple(action.value for action in self._ale.getLegalActionSet())
 
-    def frame(self, action: int) -> float:
+    def step_frame(self, action: int) -> float:
         """One emulator frame under an action of 0 ... 17; the raw reward."""
         reward = self._ale.act(action)
-        self.frames += 1
-        left = (self.phase - self.frames) % self.repeat
-        if left < 2 and not self.over:
+        self.frame_number += 1
+        left = (self.phase - self.frame_number) % self.action_repeat
+        if left < 2 and not self.is_over:
             seen = self._ale.getScreenGrayscale()
             if left == 1:
-                self._begun = seen
+                self._previous_frame = seen
             else:
-                self._picture = np.maximum(seen, self._begun) if self._begun.size else seen
-                self._begun = self._begun[:0]
+                self._pooled_frame = (
+                    np.maximum(seen, self._previous_frame) if self._previous_frame.size else seen
+                )
+                self._previous_frame = self._previous_frame[:0]
         return float(reward)
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool]:
         """`repeat` frames under one action, or fewer where the game ends: plane, reward, over."""
         reward = 0.0
-        for _ in range(self.repeat):
-            reward += self.frame(action)
-            if self.over:
+        for _ in range(self.action_repeat):
+            reward += self.step_frame(action)
+            if self.is_over:
                 break
-        return self.plane(), reward, self.over
+        return self.current_plane(), reward, self.is_over
 
-    def plane(self, fused: bool = FUSED) -> np.ndarray:
+    def current_plane(self, fused: bool = FUSED_MULTIPLY_ADD) -> np.ndarray:
         """What the vector environment would show if the step ended here, [1, 84, 84] uint8."""
-        seen = np.maximum(self._picture, self._begun) if self._begun.size else self._picture
-        return shrink(seen, fused)[None]
+        seen = (
+            np.maximum(self._pooled_frame, self._previous_frame)
+            if self._previous_frame.size
+            else self._pooled_frame
+        )
+        return resize_by_area(seen, fused)[None]
 
-    def screen(self) -> np.ndarray:
+    def rgb_screen(self) -> np.ndarray:
         """The last frame in colour, [210 (more in some games), 160, 3] uint8."""
         return self._ale.getScreenRGB()
 
@@ -134,21 +147,23 @@ class Emulator:
         """[128] uint8."""
         return self._ale.getRAM()
 
-    def write(self, address: int, value: int) -> None:
+    def write_ram(self, address: int, value: int) -> None:
         """Set one byte of RAM."""
         self._ale.setRAM(address, value)
 
-    def state(self) -> bytes:
+    def clone_state(self) -> bytes:
         """What decides what comes next, random numbers and pictures included.
 
         The action that sticky actions may repeat is missing: ale-py does not give it.
         """
-        head = HEAD.pack(self.frames, self.phase, self._begun.size)
+        head = STATE_HEADER.pack(self.frame_number, self.phase, self._previous_frame.size)
         inner = self._ale.cloneState(include_rng=True).serialize()
-        whole = b"".join((head, self._picture.tobytes(), self._begun.tobytes(), inner))
+        whole = b"".join(
+            (head, self._pooled_frame.tobytes(), self._previous_frame.tobytes(), inner)
+        )
         return zlib.compress(whole, 1)
 
-    def restore(self, state: bytes) -> None:
+    def restore_state(self, state: bytes) -> None:
         """Go on from a `state` of the same game; `screen` is right again after one frame.
 
         Q*bert and Tetris can only do so in the emulator that gave it (ale-py 0.12).
@@ -156,28 +171,30 @@ class Emulator:
         from ale_py import ALEState
 
         whole = zlib.decompress(state)
-        self.frames, self.phase, begun = HEAD.unpack_from(whole)
-        pictures = np.frombuffer(whole, np.uint8, self._picture.size + begun, HEAD.size)
-        shape = self._picture.shape
-        self._picture = pictures[: self._picture.size].reshape(shape)
-        self._begun = pictures[self._picture.size :].reshape(shape if begun else 0)
-        self._ale.restoreState(ALEState(whole[HEAD.size + pictures.size :]))
+        self.frame_number, self.phase, begun = STATE_HEADER.unpack_from(whole)
+        pictures = np.frombuffer(
+            whole, np.uint8, self._pooled_frame.size + begun, STATE_HEADER.size
+        )
+        shape = self._pooled_frame.shape
+        self._pooled_frame = pictures[: self._pooled_frame.size].reshape(shape)
+        self._previous_frame = pictures[self._pooled_frame.size :].reshape(shape if begun else 0)
+        self._ale.restoreState(ALEState(whole[STATE_HEADER.size + pictures.size :]))
 
 
-def console(sticky: float = 0.0, seed: int = 0) -> ALEInterface:
+def make_ale(sticky_prob: float = 0.0, seed: int = 0) -> ALEInterface:
     """ale-py's own emulator, without a game in it."""
     from ale_py import ALEInterface, LoggerMode  # an optional extra
 
     ALEInterface.setLoggerMode(LoggerMode.Error)
     ale = ALEInterface()
-    ale.setFloat("repeat_action_probability", sticky)
+    ale.setFloat("repeat_action_probability", sticky_prob)
     ale.setInt("random_seed", seed)
     return ale
 
 
-def switch_on(ale: ALEInterface, game: str, variant: Variant = STANDARD) -> None:
+def load_game(ale: ALEInterface, game: str, variant: GameVariant = DEFAULT_VARIANT) -> None:
     """Put a game in and begin: the same start whatever was played before."""
-    ale.loadROM(rom(game))  # a mere reset_game keeps some games' RAM
+    ale.loadROM(rom_path(game))  # a mere reset_game keeps some games' RAM
     mode, difficulty = variant
     if mode is not None:
         _check_choice(game, "mode", mode, ale.getAvailableModes())
@@ -194,25 +211,25 @@ def _check_choice(game: str, name: str, value: int, choices: Sequence[int]) -> N
         raise ConfigError(f"{game} has no {name} {value}: it has {known}")
 
 
-def variant_of(game: str, mode: int | None, difficulty: int | None) -> Variant:
+def normalise_variant(game: str, mode: int | None, difficulty: int | None) -> GameVariant:
     """A variant in which None stands for what a game starts with: its first mode, difficulty 0."""
     if mode is None and difficulty is None:
-        return STANDARD
-    ale = console()
-    ale.loadROM(rom(game))
+        return DEFAULT_VARIANT
+    ale = make_ale()
+    ale.loadROM(rom_path(game))
     first = ale.getAvailableModes()[0]
-    return Variant(None if mode == first else mode, difficulty or None)
+    return GameVariant(None if mode == first else mode, difficulty or None)
 
 
 def game_of(env: str) -> str:
     """The ROM's name of an id such as ALE/MontezumaRevenge-v5."""
-    spec = find(env)
+    spec = find_env_spec(env)
     if spec.namespace != "ALE":
         raise ConfigError(f"{env} is no Atari game: its id must be an ALE/...-v5 one")
     return spec.kwargs["game"]
 
 
-def rom(game: str) -> Path:
+def rom_path(game: str) -> Path:
     """Where ale-py keeps the ROM of a game."""
     from ale_py import roms
 
@@ -225,17 +242,17 @@ def rom(game: str) -> Path:
 @lru_cache
 def rom_digest(game: str) -> str:
     """SHA-256 of the ROM."""
-    return hashlib.sha256(rom(game).read_bytes()).hexdigest()
+    return hashlib.sha256(rom_path(game).read_bytes()).hexdigest()
 
 
-def shrink(grey: np.ndarray, fused: bool = FUSED) -> np.ndarray:
+def resize_by_area(grey: np.ndarray, fused: bool = FUSED_MULTIPLY_ADD) -> np.ndarray:
     """A grey screen as [84, 84], each pixel the mean of the area under it, as OpenCV rounds it.
 
     Sums are single precision, along the rows first; `fused` rounds once where a product is added.
     """
     kind = np.float64 if fused else np.float32  # holds the exact sum of a product and a term
     for axis in (1, 0):
-        places, weights = _areas(grey.shape[axis])
+        places, weights = _area_weights(grey.shape[axis])
         total = None
         for place, weight in zip(places, weights.astype(kind), strict=True):
             term = grey.take(place, axis) * (weight if axis == 1 else weight[:, None])
@@ -246,11 +263,11 @@ def shrink(grey: np.ndarray, fused: bool = FUSED) -> np.ndarray:
 
 
 @lru_cache
-def _areas(size: int) -> tuple[np.ndarray, np.ndarray]:
+def _area_weights(size: int) -> tuple[np.ndarray, np.ndarray]:
     """For each of 84 pixels the places under it of `size` ones, and their shares, [n, 84] each."""
-    scale = size / SIDE
+    scale = size / SCREEN_SIZE
     columns = []
-    for i in range(SIDE):
+    for i in range(SCREEN_SIZE):
         low, high = i * scale, (i + 1) * scale
         inside = range(math.ceil(low), min(math.floor(high), size - 1))
         parts = [(j, 1 / scale) for j in inside]

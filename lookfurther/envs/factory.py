@@ -12,24 +12,24 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete
 
-from lookfurther.config import Environment
+from lookfurther.config import EnvConfig
 from lookfurther.errors import ConfigError, EnvironmentFault
 from lookfurther.types import Spec
 
 # Families of ids, the module that registers them and our extra that installs it.
-FAMILIES = {
+ENV_FAMILIES = {
     "ALE/": ("ale_py", "atari"),
     "MiniGrid-": ("minigrid", "minigrid"),
     "BabyAI-": ("minigrid", "minigrid"),
 }
-FLATTEN = "gymnasium.wrappers:FlattenObservation"
+FLATTEN_WRAPPER = "gymnasium.wrappers:FlattenObservation"
 
 
-def find(env: str) -> EnvSpec:
+def find_env_spec(env: str) -> EnvSpec:
     """The registered environment of an id; `module:id` imports the module that registers it."""
     module, _, name = env.rpartition(":")
     extra = ""
-    for prefix, family in FAMILIES.items():
+    for prefix, family in ENV_FAMILIES.items():
         if name.startswith(prefix):
             module, extra = family
     try:
@@ -48,13 +48,13 @@ def find(env: str) -> EnvSpec:
 
 
 @dataclass(frozen=True)
-class Blueprint:
+class EnvFactory:
     """What it takes to build one environment, in this process or another."""
 
     source: EnvSpec | Callable[[], gymnasium.Env]
-    environment: Environment
+    env_config: EnvConfig
 
-    def name(self, env: gymnasium.Env | None = None) -> str:
+    def env_name(self, env: gymnasium.Env | None = None) -> str:
         """The id, or the name of the function that builds `env`, or `env`'s own."""
         if isinstance(self.source, EnvSpec):
             return self.source.id
@@ -63,7 +63,7 @@ class Blueprint:
             return name or repr(self.source)
         return env.spec.id if env.spec else type(env.unwrapped).__name__
 
-    def build(self) -> gymnasium.Env:
+    def build_env(self) -> gymnasium.Env:
         """A new environment, wrapped as asked."""
         if isinstance(self.source, EnvSpec):
             # Gymnasium's checker lets through what we refuse, and costs more than our checks.
@@ -71,31 +71,34 @@ class Blueprint:
         else:
             env = self.source()
         if not isinstance(env, gymnasium.Env):
-            raise ConfigError(f"{self.name()} must give a gymnasium.Env, not {type(env).__name__}")
-        for wrapper in self.environment.wrappers:
+            raise ConfigError(
+                f"{self.env_name()} must give a gymnasium.Env, not {type(env).__name__}"
+            )
+        for wrapper in self.env_config.wrappers:
             env = load_wrapper(wrapper)(env)
         return env
 
-    def spec(self, env: gymnasium.Env) -> Spec:
+    def make_spec(self, env: gymnasium.Env) -> Spec:
         """How `env` looks after our adaptation, or a ConfigError that says why it cannot be."""
-        name, actions, box = self.name(env), env.action_space, env.observation_space
+        name, actions, box = self.env_name(env), env.action_space, env.observation_space
         if not isinstance(actions, Discrete):
             raise ConfigError(
-                f"{name}: its actions are {_short(actions)}, and only Discrete ones can be"
+                f"{name}: its actions are {_shorten_space(actions)}, and only Discrete ones can be"
                 " learned: wrap it, for example --environment.wrappers your_module:DiscreteActions"
             )
         if not isinstance(box, Box):
             grid = name.startswith(("MiniGrid-", "BabyAI-"))
-            mend = "lookfurther.envs.minigrid:OneHotGrid" if grid else FLATTEN
+            mend = "lookfurther.envs.minigrid:OneHotGrid" if grid else FLATTEN_WRAPPER
             raise ConfigError(
-                f"{name}: its observations are {_short(box)}, not a Box: wrap it, for example"
+                f"{name}: its observations are {_shorten_space(box)}, not a Box:"
+                " wrap it, for example"
                 f" --environment.wrappers {mend}"
             )
-        plane, dtype, high = self._plane(name, box)
-        stack = self.environment.stack or 1
+        plane, dtype, high = self._plane_format(name, box)
+        stack = self.env_config.frame_stack or 1
         return Spec(name, plane, stack, dtype, int(actions.n), high)
 
-    def _plane(self, name: str, box: Box) -> tuple[tuple[int, ...], str, float]:
+    def _plane_format(self, name: str, box: Box) -> tuple[tuple[int, ...], str, float]:
         """Shape, dtype and largest value of one plane."""
         shape = box.shape
         if len(shape) == 1:
@@ -104,10 +107,11 @@ class Blueprint:
             shape = (1, *shape)
         elif len(shape) != 3:
             raise ConfigError(
-                f"{name}: its observations are {_short(box)}, neither a vector nor an image:"
-                f" wrap it, for example --environment.wrappers {FLATTEN}"
+                f"{name}: its observations are {_shorten_space(box)},"
+                " neither a vector nor an image:"
+                f" wrap it, for example --environment.wrappers {FLATTEN_WRAPPER}"
             )
-        elif self.environment.layout == "hwc":
+        elif self.env_config.layout == "hwc":
             shape = (shape[2], *shape[:2])
         if box.dtype is not None and box.dtype.kind == "f":
             return shape, "float32", 1.0
@@ -131,5 +135,5 @@ def load_wrapper(name: str) -> Callable[[gymnasium.Env], gymnasium.Env]:
         ) from None
 
 
-def _short(space: Any) -> str:
+def _shorten_space(space: Any) -> str:
     return textwrap.shorten(str(space), 100)

@@ -10,24 +10,24 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from lookfurther.config import Environment
-from lookfurther.envs.atari import SIDE
-from lookfurther.envs.emulator import MEANINGS, Emulator
-from lookfurther.envs.factory import Blueprint, find
-from lookfurther.envs.subproc import Workers
+from lookfurther.config import EnvConfig
+from lookfurther.envs.atari import SCREEN_SIZE
+from lookfurther.envs.emulator import ACTION_MEANINGS, Emulator
+from lookfurther.envs.factory import EnvFactory, find_env_spec
+from lookfurther.envs.subproc import SubprocEnvs
 from lookfurther.errors import EnvironmentFault
 
-SAMENESS = 40  # steps over which a restored game is compared
+COMPARED_STEPS = 40  # steps over which a restored game is compared
 
 
-class Start(NamedTuple):
+class HumanStart(NamedTuple):
     """A moment of a game, at the end of a step."""
 
     state: bytes  # of an Emulator
-    held: int  # the action of the frame before it, which sticky actions may repeat
+    last_action: int  # the action of the frame before it, which sticky actions may repeat
 
 
-class Restarted(gymnasium.Env):
+class HumanStartEnv(gymnasium.Env):
     """One game whose episodes begin at given moments; the seed of a reset chooses among them.
 
     Its planes, rewards and ends are those of the vector environment. Sticky actions are drawn
@@ -35,62 +35,68 @@ class Restarted(gymnasium.Env):
     all episodes from one start would have the same.
     """
 
-    def __init__(self, env: str, starts: Sequence[Start], environment: Environment) -> None:
-        self.spec = find(env)
-        self._starts, self._settings = starts, environment
-        self._emulator = Emulator(env, environment.repeat)
-        full = range(len(MEANINGS))
-        self._actions = tuple(full) if environment.full_actions else self._emulator.actions
-        self._cap = frames_of(environment)
-        self.observation_space = Box(0, 255, (SIDE, SIDE), np.uint8)
+    def __init__(self, env: str, starts: Sequence[HumanStart], env_config: EnvConfig) -> None:
+        self.spec = find_env_spec(env)
+        self._starts, self._env_config = starts, env_config
+        self._emulator = Emulator(env, env_config.action_repeat)
+        full = range(len(ACTION_MEANINGS))
+        self._actions = tuple(full) if env_config.full_actions else self._emulator.minimal_actions
+        self._max_frames = max_episode_frames(env_config)
+        self.observation_space = Box(0, 255, (SCREEN_SIZE, SCREEN_SIZE), np.uint8)
         self.action_space = Discrete(len(self._actions))
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
         self._random = np.random.default_rng(seed)
         start = self._starts[int(self._random.integers(len(self._starts)))]
-        self._emulator.restore(start.state)
-        self._held = start.held
-        return self._emulator.plane()[0], {}
+        self._emulator.restore_state(start.state)
+        self._last_action = start.last_action
+        return self._emulator.current_plane()[0], {}
 
     def step(self, action: int) -> Any:
-        emulator, sticky, reward, last = self._emulator, self._settings.sticky, 0.0, None
-        for _ in range(self._settings.repeat):
+        emulator, sticky, reward, last = self._emulator, self._env_config.sticky_prob, 0.0, None
+        for _ in range(self._env_config.action_repeat):
             if not sticky or self._random.random() >= sticky:
-                self._held = self._actions[action]
-            if emulator.frames + 1 == self._cap:
-                last = emulator.plane()  # the vector environment does not look at its last frame
-            reward += emulator.frame(self._held)
-            if emulator.over or last is not None:
+                self._last_action = self._actions[action]
+            if emulator.frame_number + 1 == self._max_frames:
+                last = (
+                    emulator.current_plane()
+                )  # the vector environment does not look at its last frame
+            reward += emulator.step_frame(self._last_action)
+            if emulator.is_over or last is not None:
                 break
-        plane = emulator.plane() if last is None else last
-        cut = last is not None and not emulator.over
-        return plane[0], reward, emulator.over, cut, {}
+        plane = emulator.current_plane() if last is None else last
+        cut = last is not None and not emulator.is_over
+        return plane[0], reward, emulator.is_over, cut, {}
 
 
-def frames_of(environment: Environment) -> int:
+def max_episode_frames(env_config: EnvConfig) -> int:
     """The longest episode in emulator frames, those before its start included."""
-    return environment.cap * (environment.repeat if environment.cap_unit == "steps" else 1)
+    return env_config.max_episode_length * (
+        env_config.action_repeat if env_config.episode_length_unit == "steps" else 1
+    )
 
 
-def make_started(
-    env: str, starts: Sequence[Start], environment: Environment, lanes: int, seed: int
-) -> Workers:
+def make_human_start_envs(
+    env: str, starts: Sequence[HumanStart], env_config: EnvConfig, lanes: int, seed: int
+) -> SubprocEnvs:
     """m lanes whose episodes begin at `starts`, stepped in `environment.processes`."""
-    build = partial(Restarted, env, tuple(starts), environment)
-    return Workers(Blueprint(build, environment), lanes, seed)
+    build = partial(HumanStartEnv, env, tuple(starts), env_config)
+    return SubprocEnvs(EnvFactory(build, env_config), lanes, seed)
 
 
-def check(env: str, repeat: int) -> None:
+def check_restorable(env: str, action_repeat: int) -> None:
     """Refuse a game whose states another emulator than the one that gave them cannot take up.
 
     With ale-py 0.12 these are Q*bert and Tetris.
     """
-    giver, taker = Emulator(env, repeat), Emulator(env, repeat)
-    actions = np.random.default_rng(0).integers(len(MEANINGS), size=2 * SAMENESS).tolist()
-    for action in actions[:SAMENESS]:
+    giver, taker = Emulator(env, action_repeat), Emulator(env, action_repeat)
+    actions = (
+        np.random.default_rng(0).integers(len(ACTION_MEANINGS), size=2 * COMPARED_STEPS).tolist()
+    )
+    for action in actions[:COMPARED_STEPS]:
         giver.step(action)
-    taker.restore(giver.state())
-    for action in actions[SAMENESS:]:
+    taker.restore_state(giver.clone_state())
+    for action in actions[COMPARED_STEPS:]:
         ours, theirs = taker.step(action), giver.step(action)
         if ours[1:] != theirs[1:] or not np.array_equal(ours[0], theirs[0]):
             raise EnvironmentFault(

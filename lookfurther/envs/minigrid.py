@@ -8,7 +8,11 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 
-OBJECTS, COLOURS, STATES = 11, 6, 4  # MiniGrid's own counts; an agent's state is its direction
+NUM_OBJECTS, NUM_COLOURS, NUM_STATES = (
+    11,
+    6,
+    4,
+)  # MiniGrid's own counts; an agent's state is its direction
 
 
 class OneHotGrid(gymnasium.ObservationWrapper):
@@ -21,28 +25,30 @@ class OneHotGrid(gymnasium.ObservationWrapper):
         super().__init__(env)
         grid = env.unwrapped
         width, height = grid.width, grid.height  # type: ignore[attr-defined]
-        planes = OBJECTS + COLOURS + STATES
+        planes = NUM_OBJECTS + NUM_COLOURS + NUM_STATES
         self.observation_space = Box(0, 1, (width, height, planes), np.uint8)
-        self._eye = [np.eye(n, dtype=np.uint8) for n in (OBJECTS, COLOURS, STATES)]
+        self._identities = [
+            np.eye(n, dtype=np.uint8) for n in (NUM_OBJECTS, NUM_COLOURS, NUM_STATES)
+        ]
 
     def observation(self, observation: object) -> np.ndarray:
         grid = self.env.unwrapped
         cells = grid.grid.encode()  # type: ignore[attr-defined]
         x, y = grid.agent_pos  # type: ignore[attr-defined]
         cells[x, y] = 10, 0, grid.agent_dir  # type: ignore[attr-defined]
-        return np.concatenate([eye[cells[..., i]] for i, eye in enumerate(self._eye)], -1)
+        return np.concatenate([eye[cells[..., i]] for i, eye in enumerate(self._identities)], -1)
 
 
-class FewLayouts(gymnasium.Wrapper):
+class LayoutSubset(gymnasium.Wrapper):
     """Only these of a level's endless layouts: a handful of demonstrations can show them all."""
 
     def __init__(self, env: gymnasium.Env, layouts: Sequence[int]) -> None:
         super().__init__(env)
         self.layouts = layouts
-        self._draws = np.random.default_rng()  # the level's own generator starts anew each time
+        self._random = np.random.default_rng()  # the level's own generator starts anew each time
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
-        drawn = int(self._draws.integers(2**31)) if seed is None else seed
+        drawn = int(self._random.integers(2**31)) if seed is None else seed
         return self.env.reset(seed=self.layouts[drawn % len(self.layouts)], options=options)
 
 
@@ -56,7 +62,7 @@ def make_unlock_pickup(**options: object) -> gymnasium.Env:
     import minigrid  # noqa: F401  registers its levels
 
     level = gymnasium.make("BabyAI-UnlockPickup-v0", **options)  # type: ignore[arg-type]
-    return OneHotGrid(FewLayouts(level, UNLOCK_LAYOUTS))
+    return OneHotGrid(LayoutSubset(level, UNLOCK_LAYOUTS))
 
 
 UNLOCK_PICKUP = "lookfurther/UnlockPickup-v0"

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 import gymnasium
 
-from lookfurther.envs.factory import FAMILIES, load_wrapper
+from lookfurther.envs.factory import ENV_FAMILIES, load_wrapper
 from lookfurther.errors import ConfigError
 
 WRAPPER_MODULES = ("lookfurther.envs", "gymnasium.wrappers", "minigrid.wrappers")
-ENVIRONMENT_MODULES = ("lookfurther.envs", *sorted({module for module, _ in FAMILIES.values()}))
+ENV_MODULES = ("lookfurther.envs", *sorted({module for module, _ in ENV_FAMILIES.values()}))
 
 
 def import_modules(modules: Sequence[str]) -> None:
@@ -29,31 +29,31 @@ def import_modules(modules: Sequence[str]) -> None:
             raise ConfigError(f"--modules {module}: {error}") from None
 
 
-def untrusted(env: str, wrappers: Sequence[str], modules: Sequence[str] = ()) -> str:
+def find_untrusted(env: str, wrappers: Sequence[str], modules: Sequence[str] = ()) -> str:
     """The first thing that may not be used, and why, of those a file names; "" if there is none.
 
     `modules` are those that the user names.
     """
     module, colon, _ = env.rpartition(":")
-    if colon and not _allowed(module, ENVIRONMENT_MODULES, modules):
-        return _reason(env, module)
+    if colon and not _is_allowed(module, ENV_MODULES, modules):
+        return _refusal_reason(env, module)
     for wrapper in wrappers:
         module = wrapper.partition(":")[0]
         if module in modules:
             continue
-        if not _allowed(module, WRAPPER_MODULES):
-            return _reason(wrapper, module)
+        if not _is_allowed(module, WRAPPER_MODULES):
+            return _refusal_reason(wrapper, module)
         loaded = load_wrapper(wrapper)
         if not (isinstance(loaded, type) and issubclass(loaded, gymnasium.Wrapper)):
             return f"{wrapper}, which is not a Gymnasium wrapper"
     return ""
 
 
-def _allowed(module: str, listed: Sequence[str], named: Sequence[str] = ()) -> bool:
+def _is_allowed(module: str, listed: Sequence[str], named: Sequence[str] = ()) -> bool:
     inside = tuple(f"{known}." for known in listed)
     plain = all(part.isidentifier() for part in module.split("."))
     return module in named or (plain and f"{module}.".startswith(inside))
 
 
-def _reason(name: str, module: str) -> str:
+def _refusal_reason(name: str, module: str) -> str:
     return f"{name}: if you trust that module, give --modules {module}"

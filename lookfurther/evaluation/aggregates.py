@@ -15,11 +15,11 @@ import numpy as np
 Strata = Sequence[np.ndarray]  # [..., runs of the task] for each task
 Statistic = Callable[[Strata], np.ndarray]
 
-LEVEL = 0.95
-REPEATS = 2000
+CONFIDENCE_LEVEL = 0.95
+BOOTSTRAP_RESAMPLES = 2000
 
 
-class Estimate(NamedTuple):
+class IntervalEstimate(NamedTuple):
     """A value and its interval; the ends are NaN where a single run says nothing of others."""
 
     value: float
@@ -49,63 +49,70 @@ def iqm(strata: Strata) -> np.ndarray:
     return values[..., count // 4 : count - count // 4].mean(-1)
 
 
-def profile(strata: Strata, thresholds: np.ndarray) -> np.ndarray:
+def performance_profile(strata: Strata, thresholds: np.ndarray) -> np.ndarray:
     """Performance profile [..., thresholds]: the share of runs above each, mean over tasks."""
     return np.mean([(task[..., None] > thresholds).mean(-2) for task in strata], axis=0)
 
 
-def improvement(ours: Strata, theirs: Strata) -> np.ndarray:
+def probability_of_improvement(ours: Strata, theirs: Strata) -> np.ndarray:
     """Probability that a run of ours beats one of theirs on a random task; ties count half."""
     pairs = [(a[..., :, None], b[..., None, :]) for a, b in zip(ours, theirs, strict=True)]
     return np.mean([((a > b) + 0.5 * (a == b)).mean((-2, -1)) for a, b in pairs], axis=0)
 
 
-def resample(strata: Strata, repeats: int = REPEATS, seed: int = 0) -> list[np.ndarray]:
+def stratified_bootstrap(
+    strata: Strata, resamples: int = BOOTSTRAP_RESAMPLES, seed: int = 0
+) -> list[np.ndarray]:
     """Stratified bootstrap [repeats, runs]: each task's runs drawn anew from its own."""
     random = np.random.default_rng(seed)
-    return [task[random.integers(len(task), size=(repeats, len(task)))] for task in strata]
+    return [task[random.integers(len(task), size=(resamples, len(task)))] for task in strata]
 
 
-def interval(
-    strata: Strata, statistic: Statistic, level: float = LEVEL, repeats: int = REPEATS
+def confidence_interval(
+    strata: Strata,
+    statistic: Statistic,
+    level: float = CONFIDENCE_LEVEL,
+    resamples: int = BOOTSTRAP_RESAMPLES,
 ) -> np.ndarray:
     """Percentile interval [2, ...] of a statistic; NaN where no task has two runs."""
     if max(len(task) for task in strata) < 2:
         return np.full((2, *np.shape(statistic(strata))), np.nan)
     tails = [(1 - level) / 2, (1 + level) / 2]
-    return np.quantile(statistic(resample(strata, repeats)), tails, axis=0)
+    return np.quantile(statistic(stratified_bootstrap(strata, resamples)), tails, axis=0)
 
 
-def mean_band(curves: np.ndarray, level: float = LEVEL, repeats: int = REPEATS) -> np.ndarray:
+def mean_confidence_band(
+    curves: np.ndarray, level: float = CONFIDENCE_LEVEL, resamples: int = BOOTSTRAP_RESAMPLES
+) -> np.ndarray:
     """Pointwise interval [2, points] of the mean of curves [runs, points]; NaN for one run."""
     runs = len(curves)
     if runs < 2:
         return np.full((2, curves.shape[1]), np.nan)
-    drawn = np.random.default_rng(0).multinomial(runs, np.full(runs, 1 / runs), size=repeats)
+    drawn = np.random.default_rng(0).multinomial(runs, np.full(runs, 1 / runs), size=resamples)
     return np.quantile(drawn / runs @ curves, [(1 - level) / 2, (1 + level) / 2], axis=0)
 
 
-def estimate(strata: Strata, statistic: Statistic) -> Estimate:
+def estimate_with_interval(strata: Strata, statistic: Statistic) -> IntervalEstimate:
     """A statistic with its interval."""
-    low, high = interval(strata, statistic)
-    return Estimate(float(statistic(strata)), float(low), float(high))
+    low, high = confidence_interval(strata, statistic)
+    return IntervalEstimate(float(statistic(strata)), float(low), float(high))
 
 
-def estimate_improvement(ours: Strata, theirs: Strata) -> Estimate:
+def estimate_improvement(ours: Strata, theirs: Strata) -> IntervalEstimate:
     """The probability of improvement with its interval, both sides resampled."""
 
     def both(strata: Strata) -> np.ndarray:
-        return improvement(strata[: len(ours)], strata[len(ours) :])
+        return probability_of_improvement(strata[: len(ours)], strata[len(ours) :])
 
-    return estimate([*ours, *theirs], both)
+    return estimate_with_interval([*ours, *theirs], both)
 
 
-def human_normalised(score: float, random: float, human: float) -> float:
+def human_normalised_score(score: float, random: float, human: float) -> float:
     """Table 2, in percent: 0 is random play, 100 the average human."""
     return 100 * (score - random) / (human - random)
 
 
-def relative(score: float, player: float, random: float) -> float:
+def relative_score(score: float, player: float, random: float) -> float:
     """How far above a player, in percent of that player's lead over random play; 0 is as good.
 
     With the average human it is the paper's human-relative score, with the best expert episode

@@ -8,20 +8,20 @@ from functools import cache
 from importlib.resources import files
 from typing import Literal, NamedTuple
 
-Starts = Literal["noop", "human"]  # no-op starts and human starts, the paper's two regimes
+StartType = Literal["noop", "human"]  # no-op starts and human starts, the paper's two regimes
 
-STARTS: dict[Starts, str] = {"noop": "no-op starts", "human": "human starts"}
-AGENTS = {
+START_TITLES: dict[StartType, str] = {"noop": "no-op starts", "human": "human starts"}
+PAPER_AGENTS = {
     "rainbow": "Rainbow DQN",
     "dqfd": "DQfD",
     "apex_dqn": "Ape-X DQN",
     "apex_dqfd": "Ape-X DQfD",
     "apex_dqfd_deeper": "Ape-X DQfD (deeper)",
 }
-PLAYERS = {"random": "Random", "human": "Avg. Human", "expert": "Expert"}
+PAPER_PLAYERS = {"random": "Random", "human": "Avg. Human", "expert": "Expert"}
 
 
-class Reference(NamedTuple):
+class ReferenceScores(NamedTuple):
     """What a score of one game is measured against."""
 
     random: float
@@ -29,41 +29,41 @@ class Reference(NamedTuple):
     expert: float | None  # the best demonstration; known for no-op starts of the paper's games
 
 
-class Demonstrations(NamedTuple):
+class DemonstrationStatistics(NamedTuple):
     """Table 5: the expert's episodes of one game."""
 
-    least: float
-    most: float
+    lowest_return: float
+    highest_return: float
     transitions: int
     episodes: int
 
 
-class Correction(NamedTuple):
+class PaperCorrection(NamedTuple):
     """A place where the printed numbers do not agree with one another."""
 
-    place: str
+    location: str
     printed: str
-    here: str
-    why: str
+    corrected: str
+    reason: str
 
 
-CORRECTIONS = (
-    Correction(
+PAPER_CORRECTIONS = (
+    PaperCorrection(
         "Table 3, Random",
         "beside no-op scores",
         "used for human starts; no-op scores take the standard no-op random scores",
         "only so does Table 3 give Table 2: the column is that of human starts",
     ),
-    Correction(
+    PaperCorrection(
         "Video Pinball, Random",
         "20,452 (human starts), 16,256.9 (no-op starts)",
         "0 in both",
         "only so does Table 3 give Table 2; 20,452 is more than the average human's 17,668",
     ),
-    Correction("Table 1, Ape-X DQN against Avg. Human", "31", "35", "counted in Table 3"),
-    Correction("Table 1, DQfD against Ape-X DQfD", "11", "3", "counted in Table 3"),
-    Correction("Table 1, Ape-X DQfD against Random", "40", "42", "counted in Table 3"),
-    Correction(
+    PaperCorrection("Table 1, Ape-X DQN against Avg. Human", "31", "35", "counted in Table 3"),
+    PaperCorrection("Table 1, DQfD against Ape-X DQfD", "11", "3", "counted in Table 3"),
+    PaperCorrection("Table 1, Ape-X DQfD against Random", "40", "42", "counted in Table 3"),
+    PaperCorrection(
         "Private Eye, Expert",
         "72,800 in Table 3, 74,456 in Table 5",
         "72,800",
@@ -72,52 +72,54 @@ CORRECTIONS = (
 )
 
 
-def _rows(name: str) -> list[dict[str, str]]:
+def _read_table(name: str) -> list[dict[str, str]]:
     text = (files("lookfurther.evaluation") / "data" / name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 
 @cache
-def titles() -> dict[str, str]:
+def game_titles() -> dict[str, str]:
     """The paper's 42 games in its order, as ROM name and title."""
-    return {row["rom"]: row["game"] for row in _rows("noop_starts.csv")}
+    return {row["rom"]: row["game"] for row in _read_table("noop_starts.csv")}
 
 
 @cache
-def printed(starts: Starts) -> dict[str, dict[str, float]]:
+def printed_scores(starts: StartType) -> dict[str, dict[str, float]]:
     """Table 3 or 4 as printed: game to AGENTS and PLAYERS to score, empty cells left out."""
-    columns = (*AGENTS, *PLAYERS)
+    columns = (*PAPER_AGENTS, *PAPER_PLAYERS)
     return {
         row["rom"]: {name: float(row[name]) for name in columns if row[name]}
-        for row in _rows(f"{starts}_starts.csv")
+        for row in _read_table(f"{starts}_starts.csv")
     }
 
 
 @cache
-def demonstrations() -> dict[str, Demonstrations]:
+def paper_demonstrations() -> dict[str, DemonstrationStatistics]:
     """Table 5: game to what the expert played there."""
     return {
-        row["rom"]: Demonstrations(
+        row["rom"]: DemonstrationStatistics(
             float(row["least"]), float(row["most"]), int(row["transitions"]), int(row["episodes"])
         )
-        for row in _rows("demonstrations.csv")
+        for row in _read_table("demonstrations.csv")
     }
 
 
 @cache
-def references(starts: Starts) -> dict[str, Reference]:
+def reference_table(starts: StartType) -> dict[str, ReferenceScores]:
     """Random, human and expert scores with the CORRECTIONS: 57 games, of human starts the 42."""
-    table = printed(starts)
+    table = printed_scores(starts)
     if starts == "noop":
         found = {
-            row["rom"]: Reference(
+            row["rom"]: ReferenceScores(
                 float(row["random"]), float(row["human"]), table.get(row["rom"], {}).get("expert")
             )
-            for row in _rows("atari57.csv")
+            for row in _read_table("atari57.csv")
         }
     else:
-        random = {game: row["random"] for game, row in printed("noop").items()}
-        found = {game: Reference(random[game], row["human"], None) for game, row in table.items()}
+        random = {game: row["random"] for game, row in printed_scores("noop").items()}
+        found = {
+            game: ReferenceScores(random[game], row["human"], None) for game, row in table.items()
+        }
     return found | {"video_pinball": found["video_pinball"]._replace(random=0.0)}
 
 
@@ -127,6 +129,6 @@ def game_of(env: str) -> str | None:
     return re.sub(r"(?<=.)(?=[A-Z])", "_", match[1]).lower() if match else None
 
 
-def reference(env: str, starts: Starts) -> Reference | None:
+def reference_scores(env: str, starts: StartType) -> ReferenceScores | None:
     """What scores of an environment are measured against; None where no table knows it."""
-    return references(starts).get(game_of(env) or "")
+    return reference_table(starts).get(game_of(env) or "")

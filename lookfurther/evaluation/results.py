@@ -22,17 +22,17 @@ import numpy as np
 
 from lookfurther.errors import LookFurtherError
 from lookfurther.evaluation import aggregates
-from lookfurther.evaluation.paper_scores import Starts, reference
+from lookfurther.evaluation.paper_scores import StartType, reference_scores
 from lookfurther.training import metrics
-from lookfurther.training.metrics import plain
+from lookfurther.training.metrics import to_json_value
 from lookfurther.training.run_dir import write_text
 
-FOLDER = "evaluation"
-EPISODES = ("episode", "score", "steps")
-RETURNS = ("player", "frame", "return")
-PLAYERS = ("agent", "expert")
-EPSILON = 0.001
-SUMMARY = (
+EVALUATION_FOLDER = "evaluation"
+EPISODE_COLUMNS = ("episode", "score", "steps")
+RETURN_COLUMNS = ("player", "frame", "return")
+CURVE_PLAYERS = ("agent", "expert")
+DEFAULT_EPSILON = 0.001
+SUMMARY_STATISTICS = (
     ("mean", aggregates.mean),
     ("median", aggregates.pooled_median),
     ("iqm", aggregates.iqm),
@@ -40,34 +40,36 @@ SUMMARY = (
 
 
 @dataclass(frozen=True)
-class Conditions:
+class EvaluationConditions:
     """How an evaluation was played."""
 
     env: str
-    starts: Starts = "noop"
+    starts: StartType = "noop"
     sticky: float = 0.0
-    epsilon: float = EPSILON
+    epsilon: float = DEFAULT_EPSILON
     step: int = 0  # of the checkpoint
     seed: int = 0
 
     @property
-    def name(self) -> str:
+    def folder_name(self) -> str:
         """The folder of such an evaluation: two that may not be mixed differ in it."""
         sticky = f"-sticky-{self.sticky:g}" if self.sticky else ""
         return f"{self.starts}{sticky}" + (
-            f"-epsilon-{self.epsilon:g}" if self.epsilon != EPSILON else ""
+            f"-epsilon-{self.epsilon:g}" if self.epsilon != DEFAULT_EPSILON else ""
         )
 
 
 @dataclass(frozen=True)
-class Trace:
+class ReturnCurve:
     """The cumulative return of one episode over time."""
 
     frames: np.ndarray  # [n] int64: since the episode's start; outside Atari a frame is a step
     returns: np.ndarray  # [n] float64
 
     @classmethod
-    def of(cls, rewards: np.ndarray, repeat: int = 1, phase: int = 0) -> Trace:
+    def from_rewards(
+        cls, rewards: np.ndarray, action_repeat: int = 1, phase: int = 0
+    ) -> ReturnCurve:
         """The trace of rewards that came every `repeat` frames: start, changes and end.
 
         The first came after `phase` frames, where that is not 0.
@@ -75,7 +77,7 @@ class Trace:
         returns = np.concatenate([[0.0], np.cumsum(np.asarray(rewards, np.float64))])
         kept = np.flatnonzero(np.concatenate([[True], np.diff(returns) != 0]))
         kept = np.union1d(kept, [len(returns) - 1])
-        frames = np.maximum(kept * repeat - -phase % repeat, 0)
+        frames = np.maximum(kept * action_repeat - -phase % action_repeat, 0)
         return cls(frames, returns[kept])
 
 
@@ -83,22 +85,25 @@ class Trace:
 class Evaluation:
     """Whole episodes of one run's agent."""
 
-    conditions: Conditions
+    conditions: EvaluationConditions
     scores: np.ndarray  # [episodes] float64
     steps: np.ndarray  # [episodes] int64: agent steps of each
-    best: dict[str, Trace] = field(default_factory=dict)  # of PLAYERS
+    best_curves: dict[str, ReturnCurve] = field(default_factory=dict)  # of PLAYERS
 
     def summary(self) -> dict[str, Any]:
         """Mean, median and IQM with their intervals over episodes, and the relative scores."""
-        known = reference(self.conditions.env, self.conditions.starts)
-        mean, expert, human, ahead = float(self.scores.mean()), self.expert(), None, None
+        known = reference_scores(self.conditions.env, self.conditions.starts)
+        mean, expert, human, ahead = float(self.scores.mean()), self.expert_score(), None, None
         if known:
-            human = aggregates.human_normalised(mean, known.random, known.human)
+            human = aggregates.human_normalised_score(mean, known.random, known.human)
         if known and expert is not None and expert > known.random:
-            ahead = aggregates.relative(mean, expert, known.random)
+            ahead = aggregates.relative_score(mean, expert, known.random)
         return {
             "episodes": len(self.scores),
-            **{name: aggregates.estimate([self.scores], kind)._asdict() for name, kind in SUMMARY},
+            **{
+                name: aggregates.estimate_with_interval([self.scores], kind)._asdict()
+                for name, kind in SUMMARY_STATISTICS
+            },
             "best": float(self.scores.max()),
             "steps": float(self.steps.mean()),
             "expert": expert,
@@ -106,106 +111,121 @@ class Evaluation:
             "expert_relative": ahead,
         }
 
-    def expert(self) -> float | None:
+    def expert_score(self) -> float | None:
         """The score of the run's own best demonstration, else that of the paper's expert.
 
         Human starts have none: an expert's score counts from the beginning of the game.
         """
         if self.conditions.starts == "human":
             return None
-        if "expert" in self.best:
-            return float(self.best["expert"].returns[-1])
-        known = reference(self.conditions.env, "noop")
+        if "expert" in self.best_curves:
+            return float(self.best_curves["expert"].returns[-1])
+        known = reference_scores(self.conditions.env, "noop")
         return known.expert if known else None
 
 
-def write(run: Path, evaluation: Evaluation) -> Path:
+def write_evaluation(run: Path, evaluation: Evaluation) -> Path:
     """Leave an evaluation in a run folder, in the place of an older one of its name."""
-    folder = run / FOLDER / evaluation.conditions.name
+    folder = run / EVALUATION_FOLDER / evaluation.conditions.folder_name
     summary = folder / "summary.json"
     folder.mkdir(parents=True, exist_ok=True)
     summary.unlink(missing_ok=True)
     scored = zip(evaluation.scores.tolist(), evaluation.steps.tolist(), strict=True)
-    _write_csv(folder / "episodes.csv", EPISODES, [(i, *pair) for i, pair in enumerate(scored)])
+    _write_csv(
+        folder / "episodes.csv", EPISODE_COLUMNS, [(i, *pair) for i, pair in enumerate(scored)]
+    )
     points = [
         (player, frame, value)
-        for player, trace in evaluation.best.items()
+        for player, trace in evaluation.best_curves.items()
         for frame, value in zip(trace.frames.tolist(), trace.returns.tolist(), strict=True)
     ]
-    _write_csv(folder / "best_returns.csv", RETURNS, points)
-    write_text(summary, json.dumps(facts(evaluation), indent=2, allow_nan=False) + "\n")
+    _write_csv(folder / "best_returns.csv", RETURN_COLUMNS, points)
+    write_text(
+        summary, json.dumps(evaluation_to_dict(evaluation), indent=2, allow_nan=False) + "\n"
+    )
     return folder
 
 
-def facts(evaluation: Evaluation) -> dict[str, Any]:
+def evaluation_to_dict(evaluation: Evaluation) -> dict[str, Any]:
     """Conditions and statistics as JSON can hold them: what is not finite as null."""
     all_of_it = dataclasses.asdict(evaluation.conditions) | evaluation.summary()
-    return {key: _finite(value) for key, value in all_of_it.items()}
+    return {key: _to_json_value(value) for key, value in all_of_it.items()}
 
 
-def read(run: Path) -> dict[str, Evaluation]:
+def read_evaluations(run: Path) -> dict[str, Evaluation]:
     """The evaluations of a run folder by name; one without its summary was not finished."""
-    found = sorted((run / FOLDER).glob("*/summary.json"))
-    return {path.parent.name: _read(path.parent) for path in found}
+    found = sorted((run / EVALUATION_FOLDER).glob("*/summary.json"))
+    return {path.parent.name: _read_evaluation(path.parent) for path in found}
 
 
-def _read(folder: Path) -> Evaluation:
-    conditions = _conditions(folder / "summary.json")
-    episodes = _read_csv(folder / "episodes.csv", EPISODES, (_whole, _number, _whole))
+def _read_evaluation(folder: Path) -> Evaluation:
+    conditions = _read_conditions(folder / "summary.json")
+    episodes = _read_csv(
+        folder / "episodes.csv", EPISODE_COLUMNS, (_parse_count, _parse_float, _parse_count)
+    )
     if not episodes:
         raise LookFurtherError(f"{folder / 'episodes.csv'} holds no episode: evaluate the run anew")
-    points = _read_csv(folder / "best_returns.csv", RETURNS, (_player, _whole, _number))
+    points = _read_csv(
+        folder / "best_returns.csv", RETURN_COLUMNS, (_parse_player, _parse_count, _parse_float)
+    )
     best = {}
-    for player in PLAYERS:
+    for player in CURVE_PLAYERS:
         if own := [point[1:] for point in points if point[0] == player]:
             frames, returns = zip(*own, strict=True)
-            best[player] = Trace(np.array(frames, np.int64), np.array(returns, np.float64))
+            best[player] = ReturnCurve(np.array(frames, np.int64), np.array(returns, np.float64))
     _, scores, steps = zip(*episodes, strict=True)
     return Evaluation(conditions, np.array(scores, np.float64), np.array(steps, np.int64), best)
 
 
-def _conditions(path: Path) -> Conditions:
+def _read_conditions(path: Path) -> EvaluationConditions:
     """The conditions in a summary, every value checked."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
-        conditions = Conditions(
+        conditions = EvaluationConditions(
             env=str(facts["env"]),
             starts=facts["starts"],
-            sticky=_number(facts["sticky"]),
-            epsilon=_number(facts["epsilon"]),
-            step=_whole(facts["step"]),
-            seed=_whole(facts["seed"]),
+            sticky=_parse_float(facts["sticky"]),
+            epsilon=_parse_float(facts["epsilon"]),
+            step=_parse_count(facts["step"]),
+            seed=_parse_count(facts["seed"]),
         )
-        if conditions.starts not in get_args(Starts) or conditions.name != path.parent.name:
-            raise ValueError(f"its folder should be called {conditions.name}")
+        if (
+            conditions.starts not in get_args(StartType)
+            or conditions.folder_name != path.parent.name
+        ):
+            raise ValueError(f"its folder should be called {conditions.folder_name}")
     except (OSError, ArithmeticError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise LookFurtherError(f"{path} cannot be read ({error}): evaluate the run anew") from None
     return conditions
 
 
-def _number(value: Any) -> float:
+def _parse_float(value: Any) -> float:
     number = float(value)
-    if not abs(number) <= metrics.LARGEST:
+    if not abs(number) <= metrics.MAX_METRIC:
         raise ValueError(f"{value} is not finite")
     return number
 
 
-def _whole(value: Any) -> int:
+def _parse_count(value: Any) -> int:
     number = int(value)
     if not 0 <= number < 2**53:
         raise ValueError(f"{value} is not a whole number from 0 on")
     return number
 
 
-def _player(text: str) -> str:
-    if text not in PLAYERS:
+def _parse_player(text: str) -> str:
+    if text not in CURVE_PLAYERS:
         raise ValueError(f"{text!r} is no player")
     return text
 
 
-def _finite(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     """A value or a dictionary of them as JSON can hold it."""
-    return {k: plain(v) for k, v in value.items()} if isinstance(value, dict) else plain(value)
+    return (
+        {k: to_json_value(v) for k, v in value.items()}
+        if isinstance(value, dict)
+        else to_json_value(value)
+    )
 
 
 def _write_csv(path: Path, header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
@@ -215,14 +235,14 @@ def _write_csv(path: Path, header: tuple[str, ...], rows: list[tuple[Any, ...]])
 
 
 def _read_csv(
-    path: Path, header: tuple[str, ...], kinds: tuple[Callable[[str], Any], ...]
+    path: Path, header: tuple[str, ...], parsers: tuple[Callable[[str], Any], ...]
 ) -> list[tuple[Any, ...]]:
     """The rows of a CSV file with exactly this header, each value through its kind."""
     rows: list[tuple[Any, ...]] = []
     try:
         for words in csv.reader(path.read_text(encoding="utf-8").splitlines()):
             if rows:
-                rows.append(tuple(kind(word) for kind, word in zip(kinds, words, strict=True)))
+                rows.append(tuple(kind(word) for kind, word in zip(parsers, words, strict=True)))
             elif tuple(words) == header:
                 rows.append(header)
             else:

@@ -17,16 +17,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lookfurther.adam import BETA_1, BETA_2, Adam, laid_out
-from lookfurther.master_weights import Weights
+from lookfurther.adam import BETA_1, BETA_2, Adam, match_layout
+from lookfurther.master_weights import MasterWeights
 
-BLOCK = 2048  # numbers that a program has at a time
-TENSORS = 16  # at most, in one launch
-LOG_1, LOG_2 = tl.constexpr(log(BETA_1)), tl.constexpr(log(BETA_2))
+BLOCK_SIZE = 2048  # numbers that a program has at a time
+MAX_TENSORS_PER_LAUNCH = 16  # at most, in one launch
+LOG_BETA_1, LOG_BETA_2 = tl.constexpr(log(BETA_1)), tl.constexpr(log(BETA_2))
 
 
 @triton.jit
-def squares(gradients, parts, sizes: tl.constexpr, starts: tl.constexpr, block: tl.constexpr):
+def sum_of_squares(
+    gradients, parts, sizes: tl.constexpr, starts: tl.constexpr, block: tl.constexpr
+):
     """|g|^2 of a stretch of one gradient: those of tensor i belong to programs from starts[i]."""
     program = tl.program_id(0)
     for i in tl.static_range(len(gradients)):
@@ -37,7 +39,7 @@ def squares(gradients, parts, sizes: tl.constexpr, starts: tl.constexpr, block: 
 
 
 @triton.jit
-def settle(
+def compute_step_factors(
     parts,
     loss,
     steps,
@@ -65,8 +67,8 @@ def settle(
     done = tl.load(steps)
     t = done.to(tl.float64) + 1.0
     tl.store(factors, tl.minimum(limit / length, 1.0))
-    tl.store(factors + 1, (rate / (1.0 - tl.exp(t * LOG_1))).to(tl.float32))
-    tl.store(factors + 2, (1.0 / (1.0 - tl.exp(t * LOG_2))).to(tl.float32))
+    tl.store(factors + 1, (rate / (1.0 - tl.exp(t * LOG_BETA_1))).to(tl.float32))
+    tl.store(factors + 2, (1.0 / (1.0 - tl.exp(t * LOG_BETA_2))).to(tl.float32))
     tl.store(factors + 3, good.to(tl.float32))
     tl.store(norm, length)
     tl.store(norms, tl.load(norms) + length)
@@ -77,7 +79,7 @@ def settle(
 
 
 @triton.jit
-def adam(
+def adam_step(
     parameters,
     twins,
     means,
@@ -111,58 +113,97 @@ def adam(
             tl.store(twins[i] + at, p.to(twins[i].dtype.element_ty), mask=inside)
 
 
-class Share(NamedTuple):
+class LaunchGroup(NamedTuple):
     """The tensors of one launch."""
 
-    tensors: slice
+    tensor_slice: slice
     sizes: tuple[int, ...]
-    starts: tuple[int, ...]  # the first program of each, and the number of all
-    parts: Tensor  # where |g|^2 of each program goes
+    program_offsets: tuple[int, ...]  # the first program of each, and the number of all
+    partials: Tensor  # where |g|^2 of each program goes
 
     @property
     def grid(self) -> tuple[int]:
-        return (self.starts[-1],)
+        return (self.program_offsets[-1],)
 
 
-class Descent:
+class FusedAdam:
     """Adam on the clipped gradient, with the twin brought up to the new weights."""
 
-    def __init__(self, adam: Adam, weights: Weights, limit: float) -> None:
-        self.adam, self.twins, self.limit = adam, weights.parameters, limit
+    def __init__(self, adam: Adam, weights: MasterWeights, max_norm: float) -> None:
+        self.adam, self.compute_parameters, self.max_norm = (
+            adam,
+            weights.compute_parameters,
+            max_norm,
+        )
         sizes = [p.numel() for p in adam.parameters]
-        self.parts = torch.zeros(sum(ceil(n / BLOCK) for n in sizes), device=adam.steps.device)
+        self.partials = torch.zeros(
+            sum(ceil(n / BLOCK_SIZE) for n in sizes), device=adam.steps.device
+        )
         self.factors = torch.zeros(4, device=adam.steps.device)
-        self.shares = list(_shares(sizes, self.parts))
+        self.launch_groups = list(_split_into_launches(sizes, self.partials))
 
     @torch.no_grad()
     def __call__(
-        self, gradients: Sequence[Tensor], loss: Tensor, norms: Tensor, sound: Tensor
+        self, gradients: Sequence[Tensor], loss: Tensor, norm_sum: Tensor, all_finite: Tensor
     ) -> Tensor:
         """One step; gives |g|, adds it to `norms`, and makes `sound` false where not finite."""
-        own, norm = self.adam, torch.empty_like(norms)
-        gradients = [laid_out(g, p) for g, p in zip(gradients, own.parameters, strict=True)]
-        for share in self.shares:
-            run = cast(Any, squares)[share.grid]
-            run(tuple(gradients[share.tensors]), share.parts, share.sizes, share.starts, BLOCK)
-        cast(Any, settle)[(1,)](
-            *(self.parts, loss, own.steps, self.factors, norm, norms, sound.view(torch.uint8)),
-            *(self.limit, own.rate, len(own.steps), triton.next_power_of_2(len(own.steps))),
-            *(len(self.parts), BLOCK),
+        own, norm = self.adam, torch.empty_like(norm_sum)
+        gradients = [match_layout(g, p) for g, p in zip(gradients, own.parameters, strict=True)]
+        for share in self.launch_groups:
+            run = cast(Any, sum_of_squares)[share.grid]
+            run(
+                tuple(gradients[share.tensor_slice]),
+                share.partials,
+                share.sizes,
+                share.program_offsets,
+                BLOCK_SIZE,
+            )
+        cast(Any, compute_step_factors)[(1,)](
+            *(
+                self.partials,
+                loss,
+                own.steps,
+                self.factors,
+                norm,
+                norm_sum,
+                all_finite.view(torch.uint8),
+            ),
+            *(
+                self.max_norm,
+                own.learning_rate,
+                len(own.steps),
+                triton.next_power_of_2(len(own.steps)),
+            ),
+            *(len(self.partials), BLOCK_SIZE),
         )
-        lists = own.parameters, self.twins, own.means, own.squares, gradients
-        for share in self.shares:
-            cast(Any, adam)[share.grid](
-                *(tuple(tensors[share.tensors]) for tensors in lists),
-                *(self.factors, share.sizes, share.starts, BETA_1, BETA_2, own.eps, BLOCK),
+        lists = (
+            own.parameters,
+            self.compute_parameters,
+            own.first_moments,
+            own.second_moments,
+            gradients,
+        )
+        for share in self.launch_groups:
+            cast(Any, adam_step)[share.grid](
+                *(tuple(tensors[share.tensor_slice]) for tensors in lists),
+                *(
+                    self.factors,
+                    share.sizes,
+                    share.program_offsets,
+                    BETA_1,
+                    BETA_2,
+                    own.eps,
+                    BLOCK_SIZE,
+                ),
             )
         return norm
 
 
-def _shares(sizes: Sequence[int], parts: Tensor) -> Iterator[Share]:
+def _split_into_launches(sizes: Sequence[int], partials: Tensor) -> Iterator[LaunchGroup]:
     """So many tensors at a time as fit in one launch."""
     first = 0
-    for i in range(0, len(sizes), TENSORS):
-        some = tuple(sizes[i : i + TENSORS])
-        starts = tuple(accumulate((ceil(n / BLOCK) for n in some), initial=0))
-        yield Share(slice(i, i + TENSORS), some, starts, parts[first:])
+    for i in range(0, len(sizes), MAX_TENSORS_PER_LAUNCH):
+        some = tuple(sizes[i : i + MAX_TENSORS_PER_LAUNCH])
+        starts = tuple(accumulate((ceil(n / BLOCK_SIZE) for n in some), initial=0))
+        yield LaunchGroup(slice(i, i + MAX_TENSORS_PER_LAUNCH), some, starts, partials[first:])
         first += starts[-1]

@@ -15,13 +15,13 @@ import triton.language as tl
 
 
 @triton.jit
-def _spot(p, rows: tl.constexpr, columns: tl.constexpr):
+def _unravel_position(p, rows: tl.constexpr, columns: tl.constexpr):
     """The image, row and column of position p."""
     return p // (rows * columns), p // columns % rows, p % columns
 
 
 @triton.jit
-def _folded(
+def _folded_offset(
     b, i, j, rows: tl.constexpr, columns: tl.constexpr, o: tl.constexpr, fold: tl.constexpr
 ):
     """Where the channels of a position begin in folded memory."""
@@ -30,7 +30,7 @@ def _folded(
 
 
 @triton.jit
-def _words(
+def _load_words(
     x,
     kw,
     b,
@@ -53,7 +53,7 @@ def _words(
 
 
 @triton.jit
-def _pixel(words, place: tl.constexpr):
+def _unpack_pixel(words, place: tl.constexpr):
     """One of the four pixels of each word, by way of the last bits of a float of 2^23 and more.
 
     A subtraction in place of a conversion, for which a GPU has fewer units.
@@ -63,7 +63,7 @@ def _pixel(words, place: tl.constexpr):
 
 
 @triton.jit
-def first(
+def conv1_relu(
     x,
     w,
     bias,
@@ -82,23 +82,23 @@ def first(
 ):
     """The rectified and folded first layer of words [B, planes, high, wide]; w [4, words, o]."""
     p, ko = tl.program_id(0) * bm + tl.arange(0, bm), tl.arange(0, o)
-    b, i, j = _spot(p, rows, columns)
+    b, i, j = _unravel_position(p, rows, columns)
     inside = p < count
     kw = tl.arange(0, k * k * planes * 4)
-    words = tl.trans(_words(x, kw, b, i, j, inside, planes, high, wide, k))
+    words = tl.trans(_load_words(x, kw, b, i, j, inside, planes, high, wide, k))
     weights = w + kw[:, None] * o + ko[None, :]
     acc = tl.zeros((bm, o), tl.float32)
     for place in tl.static_range(4):
-        pixels = _pixel(words, place).to(w.dtype.element_ty)
+        pixels = _unpack_pixel(words, place).to(w.dtype.element_ty)
         weight = tl.load(weights + place * (k * k * planes * 4 * o))
         acc = tl.dot(pixels, weight, acc, input_precision="ieee")
     y = tl.maximum(acc * scale + tl.load(bias + ko)[None, :].to(tl.float32), 0.0)
-    to = _folded(b, i, j, rows, columns, o, fold)[:, None] + ko[None, :]
+    to = _folded_offset(b, i, j, rows, columns, o, fold)[:, None] + ko[None, :]
     tl.store(out + to, y.to(out.dtype.element_ty), mask=inside[:, None])
 
 
 @triton.jit
-def first_slope(
+def conv1_grad_weight(
     x,
     g,
     parts,
@@ -121,15 +121,15 @@ def first_slope(
     w0, w1, w2, w3 = zero, zero, zero, zero
     for turn in range(turns):
         p = (s * turns + turn) * bm + tl.arange(0, bm)
-        b, i, j = _spot(p, rows, columns)
+        b, i, j = _unravel_position(p, rows, columns)
         inside = p < count
-        words = _words(x, kw, b, i, j, inside, planes, high, wide, k)
-        at = _folded(b, i, j, rows, columns, o, fold)[:, None] + ko[None, :]
+        words = _load_words(x, kw, b, i, j, inside, planes, high, wide, k)
+        at = _folded_offset(b, i, j, rows, columns, o, fold)[:, None] + ko[None, :]
         slope = tl.load(g + at, mask=inside[:, None], other=0.0)
-        w0 = tl.dot(_pixel(words, 0).to(slope.dtype), slope, w0, input_precision="ieee")
-        w1 = tl.dot(_pixel(words, 1).to(slope.dtype), slope, w1, input_precision="ieee")
-        w2 = tl.dot(_pixel(words, 2).to(slope.dtype), slope, w2, input_precision="ieee")
-        w3 = tl.dot(_pixel(words, 3).to(slope.dtype), slope, w3, input_precision="ieee")
+        w0 = tl.dot(_unpack_pixel(words, 0).to(slope.dtype), slope, w0, input_precision="ieee")
+        w1 = tl.dot(_unpack_pixel(words, 1).to(slope.dtype), slope, w1, input_precision="ieee")
+        w2 = tl.dot(_unpack_pixel(words, 2).to(slope.dtype), slope, w2, input_precision="ieee")
+        w3 = tl.dot(_unpack_pixel(words, 3).to(slope.dtype), slope, w3, input_precision="ieee")
         total += tl.sum(slope.to(tl.float32), 0)
     part = parts + s * (4 * n * o + o)
     to = part + kw[:, None] * o + ko[None, :]
@@ -141,7 +141,7 @@ def first_slope(
 
 
 @triton.jit
-def layer(
+def conv_relu(
     x,
     w,
     bias,
@@ -157,7 +157,7 @@ def layer(
 ):
     """A rectified layer [positions, o]; w [o, k k c]."""
     p, ko, kk = tl.program_id(0) * bm + tl.arange(0, bm), tl.arange(0, o), tl.arange(0, bk)
-    b, i, j = _spot(p, high - k + 1, wide - k + 1)
+    b, i, j = _unravel_position(p, high - k + 1, wide - k + 1)
     inside = p < count
     start = ((b * high + i) * wide + j) * c
     acc = tl.zeros((bm, o), tl.float32)
@@ -173,7 +173,7 @@ def layer(
 
 
 @triton.jit
-def layer_slope(
+def conv_grad_weight(
     x,
     g,
     parts,
@@ -194,7 +194,7 @@ def layer_slope(
     acc, total = tl.zeros((bk, o), tl.float32), tl.zeros((o,), tl.float32)
     for turn in range(turns):
         p = (s * turns + turn) * bm + tl.arange(0, bm)
-        b, i, j = _spot(p, high - k + 1, wide - k + 1)
+        b, i, j = _unravel_position(p, high - k + 1, wide - k + 1)
         inside = (p < count)[:, None]
         start = ((b * high + i + dy) * wide + j) * c + first
         seen = tl.load(x + start[:, None] + kk[None, :], mask=inside, other=0.0)
@@ -209,7 +209,7 @@ def layer_slope(
 
 
 @triton.jit
-def image_slope(
+def conv_grad_input(
     g,
     w,
     x,
@@ -227,7 +227,7 @@ def image_slope(
     """dL/dx [positions, c] of slopes g [positions, o], 0 where x is."""
     p, kc = tl.program_id(0) * bm + tl.arange(0, bm), tl.program_id(1) * bn + tl.arange(0, bn)
     ko, rows, columns = tl.arange(0, bk), high - k + 1, wide - k + 1
-    b, i, j = _spot(p, high, wide)
+    b, i, j = _unravel_position(p, high, wide)
     start = ((b * rows + i) * columns + j) * o
     acc = tl.zeros((bm, bn), tl.float32)
     for block in range(k * k * o // bk):
@@ -244,7 +244,7 @@ def image_slope(
 
 
 @triton.jit
-def total(
+def reduce_partials(
     parts,
     out,
     size,

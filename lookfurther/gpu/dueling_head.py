@@ -17,12 +17,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, COLUMNS = 16, 64  # of one program
-LEAST = 16  # actions that a product on tensor cores takes
+BLOCK_M, BLOCK_K = 16, 64  # of one program
+MIN_DOT_SIZE = 16  # actions that a product on tensor cores takes
 
 
 @triton.jit
-def _head(
+def dueling_head_forward(
     h,
     value_weight,
     value_bias,
@@ -59,7 +59,7 @@ def _head(
 
 
 @triton.jit
-def _head_slope(
+def dueling_head_backward(
     slope,
     value_weight,
     weight,
@@ -93,51 +93,51 @@ def _head_slope(
 
 
 @torch.library.custom_op("lookfurther::head", mutates_args=())
-def head(h: Tensor, learned: list[Tensor]) -> Tensor:
+def head_forward(h: Tensor, learned: list[Tensor]) -> Tensor:
     """Shares [n, B, A] in float32 of the streams' last layers h [2, B, c]; f is their sum.
 
     Learned are, in float32, the value's weight and bias, then the advantages'.
     """
-    out = _shares(h, learned[2])
-    cast(Any, _head)[(ceil(h.shape[1] / ROWS), len(out))](
-        *(h, *learned, out, *_sizes(h, learned[2]))
+    out = _allocate_partials(h, learned[2])
+    cast(Any, dueling_head_forward)[(ceil(h.shape[1] / BLOCK_M), len(out))](
+        *(h, *learned, out, *_launch_sizes(h, learned[2]))
     )
     return out
 
 
-@head.register_fake
+@head_forward.register_fake
 def _(h: Tensor, learned: list[Tensor]) -> Tensor:
-    return _shares(h, learned[2])
+    return _allocate_partials(h, learned[2])
 
 
-def _shares(h: Tensor, weight: Tensor) -> Tensor:
+def _allocate_partials(h: Tensor, weight: Tensor) -> Tensor:
     _, count, c = h.shape
-    return weight.new_empty(ceil(c / COLUMNS), count, len(weight))
+    return weight.new_empty(ceil(c / BLOCK_K), count, len(weight))
 
 
 @torch.library.custom_op("lookfurther::head_slope", mutates_args=())
-def head_slope(slope: Tensor, h: Tensor, learned: list[Tensor]) -> Tensor:
+def head_backward(grad_q: Tensor, h: Tensor, learned: list[Tensor]) -> Tensor:
     """dL/dh, before h was rectified, as rows [B, 2 c], of dL/df [B, A]."""
     value_weight, _, weight, _ = learned
-    out, (_, count, c) = _rows(h), h.shape
-    cast(Any, _head_slope)[(ceil(count / ROWS), ceil(c / COLUMNS))](
-        *(slope.contiguous(), value_weight, weight, h, out, *_sizes(h, weight))
+    out, (_, count, c) = _allocate_grad_hidden(h), h.shape
+    cast(Any, dueling_head_backward)[(ceil(count / BLOCK_M), ceil(c / BLOCK_K))](
+        *(grad_q.contiguous(), value_weight, weight, h, out, *_launch_sizes(h, weight))
     )
     return out
 
 
-@head_slope.register_fake
+@head_backward.register_fake
 def _(slope: Tensor, h: Tensor, learned: list[Tensor]) -> Tensor:
-    return _rows(h)
+    return _allocate_grad_hidden(h)
 
 
-def _rows(h: Tensor) -> Tensor:
+def _allocate_grad_hidden(h: Tensor) -> Tensor:
     return h.new_empty(h.shape[1], 2 * h.shape[2])
 
 
-def _sizes(h: Tensor, weight: Tensor) -> tuple[int, ...]:
+def _launch_sizes(h: Tensor, weight: Tensor) -> tuple[int, ...]:
     """Rows, how far streams and rows lie apart, widths, actions, and what is done at a time."""
     (_, count, c), (stream, row, column), actions = h.shape, h.stride(), len(weight)
     assert column == 1
-    padded = max(LEAST, 1 << (actions - 1).bit_length())
-    return count, stream, row, c, actions, padded, ROWS, COLUMNS
+    padded = max(MIN_DOT_SIZE, 1 << (actions - 1).bit_length())
+    return count, stream, row, c, actions, padded, BLOCK_M, BLOCK_K

@@ -8,20 +8,20 @@ from contextlib import contextmanager
 import torch
 
 
-class Aside:
+class SideStream:
     """A stream for work that what follows does not need at once; a CPU does it on the spot.
 
     Where both have work ready, a GPU begins that of an `urgent` one first. Tensors that the branch
     reads must stay referenced until it has joined.
     """
 
-    def __init__(self, device: torch.device, urgent: bool = False) -> None:
+    def __init__(self, device: torch.device, high_priority: bool = False) -> None:
         self.stream = None
         if device.type == "cuda":
-            self.stream = torch.cuda.Stream(device, priority=-1 if urgent else 0)
+            self.stream = torch.cuda.Stream(device, priority=-1 if high_priority else 0)
 
     @contextmanager
-    def branch(self) -> Iterator[None]:
+    def fork(self) -> Iterator[None]:
         """Work given here begins after what came before, and runs beside what comes after."""
         if self.stream is None:
             yield

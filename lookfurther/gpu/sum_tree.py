@@ -16,11 +16,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-CHUNK = 256  # sums of blocks that are summed
+BLOCKS_PER_GROUP = 256  # sums of blocks that are summed
 
 
 @triton.jit
-def add_up(sums, chunks, count, chunk: tl.constexpr):
+def sum_groups(sums, chunks, count, chunk: tl.constexpr):
     """The sum of a chunk."""
     at = tl.program_id(0) * chunk + tl.arange(0, chunk)
     total = tl.sum(tl.load(sums + at, mask=at < count, other=0.0), 0)
@@ -28,7 +28,7 @@ def add_up(sums, chunks, count, chunk: tl.constexpr):
 
 
 @triton.jit
-def _place(mass, u, n: tl.constexpr):
+def _find_interval(mass, u, n: tl.constexpr):
     """Of masses [n] the first whose stretch ends above u, and where in it u is.
 
     Never one of mass 0, though the ends of stretches are rounded, and so is u.
@@ -41,7 +41,7 @@ def _place(mass, u, n: tl.constexpr):
 
 
 @triton.jit
-def find(
+def find_items(
     share,
     chunks,
     sums,
@@ -59,34 +59,34 @@ def find(
     at, inner, below = tl.arange(0, padded), tl.arange(0, chunk), tl.arange(0, width)
     mass = tl.load(chunks + at, mask=at < many, other=0.0)
     total = tl.sum(mass, 0)
-    place, u = _place(mass, tl.load(share + draw) * total, padded)
+    place, u = _find_interval(mass, tl.load(share + draw) * total, padded)
     inner += place * chunk
-    place, u = _place(tl.load(sums + inner, mask=inner < count, other=0.0), u, chunk)
+    place, u = _find_interval(tl.load(sums + inner, mask=inner < count, other=0.0), u, chunk)
     below += (tl.min(inner, 0) + place) * width
     mass = tl.load(blocks + below)
-    place, u = _place(mass, u, width)
+    place, u = _find_interval(mass, u, width)
     item = tl.min(below, 0) + place
     tl.store(items + draw, item.to(tl.int64))
     tl.store(probability + draw, tl.load(blocks + item) / total)
 
 
 @torch.library.custom_op("lookfurther::draw", mutates_args=())
-def draw(share: Tensor, sums: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
+def draw_items(fraction: Tensor, sums: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
     """Items [n] at shares [n] of the mass, and their probabilities; of a tree's sums and blocks."""
     own = sums[1:]  # the first is no block's
     count = len(own)
-    many = ceil(count / CHUNK)
-    chunks, probability = sums.new_empty(many), torch.empty_like(share)
-    items = torch.empty_like(share, dtype=torch.int64)
-    cast(Any, add_up)[(many,)](own, chunks, count, CHUNK)
-    cast(Any, find)[(len(share),)](
-        *(share, chunks, own, blocks, items, probability, count),
-        *(many, triton.next_power_of_2(many), CHUNK, len(blocks) // count),
+    many = ceil(count / BLOCKS_PER_GROUP)
+    chunks, probability = sums.new_empty(many), torch.empty_like(fraction)
+    items = torch.empty_like(fraction, dtype=torch.int64)
+    cast(Any, sum_groups)[(many,)](own, chunks, count, BLOCKS_PER_GROUP)
+    cast(Any, find_items)[(len(fraction),)](
+        *(fraction, chunks, own, blocks, items, probability, count),
+        *(many, triton.next_power_of_2(many), BLOCKS_PER_GROUP, len(blocks) // count),
         num_warps=1,  # its sums and scans then wait for no other
     )
     return items, probability
 
 
-@draw.register_fake
+@draw_items.register_fake
 def _(share: Tensor, sums: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(share, dtype=torch.int64), torch.empty_like(share)

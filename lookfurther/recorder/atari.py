@@ -6,13 +6,18 @@ from collections.abc import Set
 
 import numpy as np
 
-from lookfurther.config import Environment
-from lookfurther.demos.episode import Tape
-from lookfurther.envs import describe
-from lookfurther.envs.emulator import MEANINGS, Emulator
+from lookfurther.config import EnvConfig
+from lookfurther.demos.episode import InputLog
+from lookfurther.envs import get_spec
+from lookfurther.envs.emulator import ACTION_MEANINGS, Emulator
 from lookfurther.errors import ConfigError
-from lookfurther.recorder.episode_log import Moment, Script, actions, pack
-from lookfurther.recorder.keys import STICK, stick
+from lookfurther.recorder.episode_log import (
+    RecordedStep,
+    StepSequence,
+    actions_per_frame,
+    compress_plane,
+)
+from lookfurther.recorder.keys import JOYSTICK_BUTTONS, joystick_action
 from lookfurther.types import TERMINAL, TRUNCATED
 
 RECENT = 2048  # newest steps of which every emulator state is kept (15 kB each)
@@ -22,82 +27,95 @@ SPARSE = 64  # of older steps, every so many: together under 40 MB for an hour
 class AtariGame:
     """An Atari game at its own 60 frames a second, with every state of the last minutes kept."""
 
-    buttons = STICK
+    buttons = JOYSTICK_BUTTONS
     fps = 60.0
-    turns = False
-    aspect = 5 / 3  # of the pixels on a television, near enough
-    rewindable = True
+    is_turn_based = False
+    pixel_aspect = 5 / 3  # of the pixels on a television, near enough
+    is_rewindable = True
 
-    def __init__(self, env: str, environment: Environment) -> None:
-        if not environment.full_actions:
+    def __init__(self, env: str, env_config: EnvConfig) -> None:
+        if not env_config.full_actions:
             raise ConfigError(
                 "the recorder plays all 18 actions: leave environment.full_actions on"
             )
-        self.spec = describe(env, environment)
-        self.repeat = environment.repeat
-        self._env, self._sticky = env, environment.sticky
-        steps = environment.cap_unit == "steps"
-        self._cap = environment.cap * (environment.repeat if steps else 1)  # frames
-        self._states: dict[int, bytes] = {}
+        self.spec = get_spec(env, env_config)
+        self.action_repeat = env_config.action_repeat
+        self._env, self._sticky_prob = env, env_config.sticky_prob
+        steps = env_config.episode_length_unit == "steps"
+        self._max_frames = env_config.max_episode_length * (
+            env_config.action_repeat if steps else 1
+        )  # frames
+        self._saved_states: dict[int, bytes] = {}
 
     @property
     def lives(self) -> int:
         return self._emulator.lives
 
     @property
-    def end(self) -> int:
-        if self._emulator.over:
+    def end_flag(self) -> int:
+        if self._emulator.is_over:
             return TERMINAL
-        return TRUNCATED if self._emulator.frames >= self._cap else 0
+        return TRUNCATED if self._emulator.frame_number >= self._max_frames else 0
 
-    def begin(self, seed: int) -> None:
-        self._emulator = Emulator(self._env, self.repeat, self._sticky, seed)
+    def reset(self, seed: int) -> None:
+        self._emulator = Emulator(self._env, self.action_repeat, self._sticky_prob, seed)
         self._emulator.reset()
-        self._states = {}
-        self.keep(0)
+        self._saved_states = {}
+        self.save_state(0)
 
-    def action(self, held: Set[str]) -> int:
-        return MEANINGS.index(stick(held))
+    def action_from_buttons(self, held: Set[str]) -> int:
+        return ACTION_MEANINGS.index(joystick_action(held))
 
-    def frame(self, action: int) -> float:
-        return self._emulator.frame(action)
+    def step_frame(self, action: int) -> float:
+        return self._emulator.step_frame(action)
 
-    def plane(self) -> np.ndarray:
-        return self._emulator.plane()
+    def get_plane(self) -> np.ndarray:
+        return self._emulator.current_plane()
 
-    def screen(self) -> np.ndarray:
-        return self._emulator.screen()
+    def render(self) -> np.ndarray:
+        return self._emulator.rgb_screen()
 
-    def keep(self, steps: int) -> None:
-        if self._sticky:
+    def save_state(self, step: int) -> None:
+        if self._sticky_prob:
             return  # no state tells which action the emulator would repeat
-        self._states[steps] = self._emulator.state()
-        if (steps - RECENT) % SPARSE:
-            self._states.pop(steps - RECENT, None)
+        self._saved_states[step] = self._emulator.clone_state()
+        if (step - RECENT) % SPARSE:
+            self._saved_states.pop(step - RECENT, None)
 
-    def seek(self, script: Script) -> bool:
+    def restore_steps(self, sequence: StepSequence) -> bool:
         """From the nearest state before the last of the steps, which is played to be seen."""
-        if not script.moments:
-            self.begin(script.seed)
-            return pack(self.plane()) == script.opening
-        before = self._emulator.state()
-        start = len(script.moments) - 1
-        while start and start not in self._states:
+        if not sequence.moments:
+            self.reset(sequence.seed)
+            return compress_plane(self.get_plane()) == sequence.opening
+        before = self._emulator.clone_state()
+        start = len(sequence.moments) - 1
+        while start and start not in self._saved_states:
             start -= 1
         if start:
-            self._emulator.restore(self._states[start])
+            self._emulator.restore_state(self._saved_states[start])
         else:
             self._emulator.reset()
-        for number, moment in enumerate(script.moments[start:], start):
-            reward = sum(self.frame(moment.action) for _ in range(moment.frames))
-            if Moment(moment.action, reward, moment.frames, self.end, pack(self.plane())) != moment:
-                self._emulator.restore(before)
+        for number, moment in enumerate(sequence.moments[start:], start):
+            reward = sum(self.step_frame(moment.action) for _ in range(moment.frames))
+            if (
+                RecordedStep(
+                    moment.action,
+                    reward,
+                    moment.frames,
+                    self.end_flag,
+                    compress_plane(self.get_plane()),
+                )
+                != moment
+            ):
+                self._emulator.restore_state(before)
                 return False
-            self.keep(number + 1)
+            self.save_state(number + 1)
         return True
 
-    def tape(self, script: Script) -> Tape:
-        return Tape(actions(script.moments), np.zeros((0, 3), np.int32), script.seed)
+    def make_input_log(self, sequence: StepSequence) -> InputLog:
+        return InputLog(
+            actions_per_frame(sequence.moments), np.zeros((0, 3), np.int32), sequence.seed
+        )
 
     def close(self) -> None:
         """Nothing is held but memory."""

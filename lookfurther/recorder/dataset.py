@@ -11,51 +11,51 @@ from typing import Any
 
 import numpy as np
 
-from lookfurther.config import Environment
+from lookfurther.config import EnvConfig
 from lookfurther.demos import storage
 from lookfurther.demos.episode import Audit, Episode
-from lookfurther.demos.metadata import Shown, origin
-from lookfurther.demos.verify import verify
+from lookfurther.demos.metadata import EpisodeMetadata, make_origin
+from lookfurther.demos.verify import verify_episode
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import Spec
 
 AUTHOR = "lookfurther record"
-WIDTH = 160  # pixels of a thumbnail
+THUMBNAIL_WIDTH = 160  # pixels of a thumbnail
 
 
-class Shelf:
+class RecordedDataset:
     """A set of demonstrations that grows by an episode at a time."""
 
-    def __init__(self, name: str, spec: Spec, environment: Environment) -> None:
+    def __init__(self, name: str, spec: Spec, env_config: EnvConfig) -> None:
         self.name = name
-        self._spec, self._environment = spec, environment
-        self._pictures = folder(name)
-        self._episodes: tuple[Shown, ...] = ()
-        if place(name).exists():
-            self._episodes = self._held()
+        self._spec, self._env_config = spec, env_config
+        self._recorder_dir = recorder_dir(name)
+        self._episodes: tuple[EpisodeMetadata, ...] = ()
+        if dataset_path(name).exists():
+            self._episodes = self._load_episodes()
 
     def __len__(self) -> int:
         return len(self._episodes)
 
-    def list(self) -> list[dict[str, Any]]:
+    def list_episodes(self) -> list[dict[str, Any]]:
         """What the page shows of each episode."""
-        return [self._card(number) for number in range(len(self))]
+        return [self._describe_episode(number) for number in range(len(self))]
 
     def add(self, episode: Episode, picture: np.ndarray) -> Audit:
         """Replay an episode, and let it join the set with what the replay found."""
-        draft = self._pictures / "draft.png"
-        draft.write_bytes(thumbnail(picture))
-        audit = verify(episode, self._spec, self._environment)
+        draft = self._recorder_dir / "draft.png"
+        draft.write_bytes(make_thumbnail(picture))
+        audit = verify_episode(episode, self._spec, self._env_config)
         judged = [replace(episode, audit=audit)]
-        storage.append(self.name, judged, self._spec, AUTHOR, environment=self._environment)
-        self._episodes = self._held()
-        os.replace(draft, self._picture(len(self) - 1))
+        storage.append_episodes(self.name, judged, self._spec, AUTHOR, env_config=self._env_config)
+        self._episodes = self._load_episodes()
+        os.replace(draft, self._thumbnail_path(len(self) - 1))
         return audit
 
-    def _held(self) -> tuple[Shown, ...]:
+    def _load_episodes(self) -> tuple[EpisodeMetadata, ...]:
         """The set's episodes; one that was made in another way cannot be added to."""
-        held = storage.describe(self.name)
-        ours = origin(self._spec, self._environment)._replace(library="")
+        held = storage.read_description(self.name)
+        ours = make_origin(self._spec, self._env_config)._replace(library="")
         if (held.spec, held.origin._replace(library="")) != (self._spec, ours):
             raise DemonstrationError(
                 f"{self.name} holds episodes of {held.spec.env} made with other settings:"
@@ -63,22 +63,22 @@ class Shelf:
             )
         return held.episodes
 
-    def _card(self, number: int) -> dict[str, Any]:
-        shown, picture = self._episodes[number], self._picture(number)
+    def _describe_episode(self, number: int) -> dict[str, Any]:
+        shown, picture = self._episodes[number], self._thumbnail_path(number)
         return {
             "return": shown.score,
             "steps": shown.steps,
-            "verified": shown.verified,
+            "verified": shown.is_verified,
             "mismatch": shown.audit.mismatch if shown.audit else "",
-            "picture": data_url(picture.read_bytes()) if picture.exists() else "",
+            "picture": png_data_url(picture.read_bytes()) if picture.exists() else "",
         }
 
-    def _picture(self, number: int) -> Path:
+    def _thumbnail_path(self, number: int) -> Path:
         """Where an episode's thumbnail lies; that of a set since deleted has another name."""
-        return self._pictures / f"{number}-{self._episodes[number].digests['actions'][:16]}.png"
+        return self._recorder_dir / f"{number}-{self._episodes[number].digests['actions'][:16]}.png"
 
 
-def place(name: str) -> Path:
+def dataset_path(name: str) -> Path:
     """Where the files of a set lie, or will lie."""
     from minari.dataset.minari_dataset import parse_dataset_id
     from minari.storage.datasets_root_dir import get_dataset_path
@@ -90,24 +90,24 @@ def place(name: str) -> Path:
     return get_dataset_path(name)
 
 
-def folder(name: str) -> Path:
+def recorder_dir(name: str) -> Path:
     """Where the recorder keeps what is its own, hidden beside the set."""
-    path = place(name)
+    path = dataset_path(name)
     return path.with_name(f".{path.name}.recorder")
 
 
-def thumbnail(picture: np.ndarray) -> bytes:
+def make_thumbnail(picture: np.ndarray) -> bytes:
     """A small PNG."""
     from PIL import Image
 
     image = Image.fromarray(picture)
-    if image.width > WIDTH:
-        image = image.resize((WIDTH, round(image.height * WIDTH / image.width)))
+    if image.width > THUMBNAIL_WIDTH:
+        image = image.resize((THUMBNAIL_WIDTH, round(image.height * THUMBNAIL_WIDTH / image.width)))
     data = io.BytesIO()
     image.quantize(64).save(data, "PNG", optimize=True)
     return data.getvalue()
 
 
-def data_url(picture: bytes) -> str:
+def png_data_url(picture: bytes) -> str:
     """A PNG for the page to show."""
     return "data:image/png;base64," + base64.b64encode(picture).decode()

@@ -8,65 +8,65 @@ from typing import Protocol
 
 import numpy as np
 
-from lookfurther.config import Environment
-from lookfurther.demos.episode import Tape
-from lookfurther.envs.factory import find
+from lookfurther.config import EnvConfig
+from lookfurther.demos.episode import InputLog
+from lookfurther.envs.factory import find_env_spec
 from lookfurther.errors import ConfigError
 from lookfurther.recorder.atari import AtariGame
-from lookfurther.recorder.episode_log import Script
+from lookfurther.recorder.episode_log import StepSequence
 from lookfurther.recorder.gym import GymGame
 from lookfurther.recorder.keys import Button
 from lookfurther.types import Spec
 
 
-class Game(Protocol):
+class PlayableGame(Protocol):
     """One environment in the hands of a player; an action lasts `repeat` frames."""
 
     spec: Spec
     buttons: tuple[Button, ...]
-    repeat: int
+    action_repeat: int
     fps: float  # frames a second at normal speed
-    turns: bool  # whether it waits for the player before each step
-    aspect: float  # width of a pixel over its height
-    rewindable: bool
+    is_turn_based: bool  # whether it waits for the player before each step
+    pixel_aspect: float  # width of a pixel over its height
+    is_rewindable: bool
 
     @property
     def lives(self) -> int | None: ...
 
     @property
-    def end(self) -> int:
+    def end_flag(self) -> int:
         """0, TERMINAL or TRUNCATED."""
         ...
 
-    def begin(self, seed: int) -> None:
+    def reset(self, seed: int) -> None:
         """Open an episode."""
         ...
 
-    def action(self, held: Set[str]) -> int:
+    def action_from_buttons(self, held: Set[str]) -> int:
         """What the buttons held down mean."""
         ...
 
-    def frame(self, action: int) -> float:
+    def step_frame(self, action: int) -> float:
         """Play one frame; the reward."""
         ...
 
-    def plane(self) -> np.ndarray:
+    def get_plane(self) -> np.ndarray:
         """What training sees, [*spec.plane]."""
         ...
 
-    def screen(self) -> np.ndarray:
+    def render(self) -> np.ndarray:
         """What the player sees, [height, width, 3] uint8."""
         ...
 
-    def keep(self, steps: int) -> None:
+    def save_state(self, step: int) -> None:
         """Remember how things stand after so many steps."""
         ...
 
-    def seek(self, script: Script) -> bool:
+    def restore_steps(self, sequence: StepSequence) -> bool:
         """Go to where these steps led; False, with nothing changed, if they lead elsewhere."""
         ...
 
-    def tape(self, script: Script) -> Tape | None:
+    def make_input_log(self, sequence: StepSequence) -> InputLog | None:
         """What a replay of these steps needs beside them."""
         ...
 
@@ -74,17 +74,17 @@ class Game(Protocol):
 
 
 def make_game(
-    env: str, environment: Environment, keys: Sequence[str], real_time: bool, idle: int
-) -> Game:
+    env: str, env_config: EnvConfig, key_options: Sequence[str], real_time: bool, idle_action: int
+) -> PlayableGame:
     """The game of an environment's id."""
-    if find(env).namespace == "ALE":
-        if keys:
+    if find_env_spec(env).namespace == "ALE":
+        if key_options:
             raise ConfigError("--keys is for other environments: Atari has its joystick's keys")
-        return AtariGame(env, environment)
-    return GymGame(env, environment, keys, real_time, idle)
+        return AtariGame(env, env_config)
+    return GymGame(env, env_config, key_options, real_time, idle_action)
 
 
-def title(env: str) -> str:
+def display_title(env: str) -> str:
     """Montezuma Revenge for ALE/MontezumaRevenge-v5."""
     namespace, _, name = env.rpartition("/")
     name = re.sub(r"-v[0-9]+$", "", name)

@@ -18,18 +18,18 @@ class Journal:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise DemonstrationError(f"{path} cannot be written: {error.strerror}") from None
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.close(self._file)
+            os.close(self._descriptor)
             raise RunLocked(
                 f"another recorder holds {path}: close it, or record into another set"
             ) from None
 
-    def lines(self) -> list[dict[str, Any]]:
+    def read_lines(self) -> list[dict[str, Any]]:
         """Every whole line; one that a killed process left unfinished at the end is dropped."""
         content = self.path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
@@ -39,25 +39,25 @@ class Journal:
             lines = [None]
         if not all(isinstance(line, dict) for line in lines):
             raise DemonstrationError(f"{self.path} is not a journal of ours: move it away")
-        os.ftruncate(self._file, len(whole))
+        os.ftruncate(self._descriptor, len(whole))
         return lines
 
-    def add(self, line: dict[str, Any]) -> None:
+    def append(self, line: dict[str, Any]) -> None:
         """Write a line; where that fails nothing of it stays."""
-        end = os.lseek(self._file, 0, os.SEEK_END)
+        end = os.lseek(self._descriptor, 0, os.SEEK_END)
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         try:
             while data:
-                data = data[os.write(self._file, data) :]
+                data = data[os.write(self._descriptor, data) :]
         except OSError as error:
-            os.ftruncate(self._file, end)
+            os.ftruncate(self._descriptor, end)
             raise DemonstrationError(f"{self.path} cannot be written: {error.strerror}") from None
 
     def clear(self) -> None:
         """Forget every line."""
-        os.ftruncate(self._file, 0)
+        os.ftruncate(self._descriptor, 0)
 
-    def set_aside(self) -> Path:
+    def archive(self) -> Path:
         """Move the lines to a file of another name, and begin anew."""
         number = 1
         while (other := self.path.with_suffix(f".{number}{self.path.suffix}")).exists():
@@ -68,4 +68,4 @@ class Journal:
 
     def close(self) -> None:
         """Let another process have the file."""
-        os.close(self._file)
+        os.close(self._descriptor)

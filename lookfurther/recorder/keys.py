@@ -8,7 +8,7 @@ from typing import NamedTuple
 from lookfurther.errors import ConfigError
 
 # Words for keys, and what KeyboardEvent.code calls them. Letters and digits are words too.
-CODES = {
+KEY_CODES = {
     **{letter: f"Key{letter.upper()}" for letter in "abcdefghijklmnopqrstuvwxyz"},
     **{digit: f"Digit{digit}" for digit in "0123456789"},
     **{word: f"Arrow{word.title()}" for word in ("up", "down", "left", "right")},
@@ -16,10 +16,13 @@ CODES = {
     "shift": "ShiftLeft",
     "comma": "Comma",
 }
-OURS = ("p", "r")  # pause and rewind; the page takes ., -, = and Enter, which are no words here
+RESERVED_KEYS = (
+    "p",
+    "r",
+)  # pause and rewind; the page takes ., -, = and Enter, which are no words here
 
 # Keys for actions that environments commonly name; the others get digits, then letters.
-COMMON = {
+DEFAULT_KEYS = {
     "left": "left",
     "right": "right",
     "up": "up",
@@ -36,10 +39,10 @@ class Button(NamedTuple):
     """One thing the player can hold down."""
 
     name: str
-    codes: tuple[str, ...]  # KeyboardEvent.code of the keys that do it
+    key_codes: tuple[str, ...]  # KeyboardEvent.code of the keys that do it
 
 
-STICK = (
+JOYSTICK_BUTTONS = (
     Button("up", ("ArrowUp", "KeyW")),
     Button("left", ("ArrowLeft", "KeyA")),
     Button("down", ("ArrowDown", "KeyS")),
@@ -48,7 +51,7 @@ STICK = (
 )
 
 
-def stick(held: Set[str]) -> str:
+def joystick_action(held: Set[str]) -> str:
     """ALE's name of a position of the joystick; opposite directions cancel out."""
     vertical = ("up" in held) - ("down" in held)
     sideways = ("right" in held) - ("left" in held)
@@ -56,19 +59,19 @@ def stick(held: Set[str]) -> str:
     return name + ("FIRE" if "fire" in held else "") or "NOOP"
 
 
-def assign(actions: Sequence[str], asked: Sequence[str]) -> tuple[Button, ...]:
+def assign_keys(actions: Sequence[str], key_options: Sequence[str]) -> tuple[Button, ...]:
     """A button for each action: as asked by ACTION=KEY, else by its name, else the next free key.
 
     ACTION is the action's number or name.
     """
-    chosen = dict(_pair(words, actions) for words in asked)
+    chosen = dict(_parse_key_option(words, actions) for words in key_options)
     if len(set(chosen.values())) < len(chosen):
-        raise ConfigError(f"--keys {' '.join(asked)}: one key for two actions")
+        raise ConfigError(f"--keys {' '.join(key_options)}: one key for two actions")
     for number, name in enumerate(actions):
-        key = COMMON.get(name.lower(), "")
+        key = DEFAULT_KEYS.get(name.lower(), "")
         if number not in chosen and key and key not in chosen.values():
             chosen[number] = key
-    taken = {*chosen.values(), *OURS}
+    taken = {*chosen.values(), *RESERVED_KEYS}
     free = iter([key for key in "1234567890qwertyuioasdfghjklzxcvbnm" if key not in taken])
     for number in range(len(actions)):
         if number not in chosen:
@@ -77,18 +80,18 @@ def assign(actions: Sequence[str], asked: Sequence[str]) -> tuple[Button, ...]:
         raise ConfigError(
             f"there are more actions ({len(actions)}) than keys: wrap the environment"
         )
-    return tuple(Button(name, (CODES[chosen[i]],)) for i, name in enumerate(actions))
+    return tuple(Button(name, (KEY_CODES[chosen[i]],)) for i, name in enumerate(actions))
 
 
-def _pair(words: str, actions: Sequence[str]) -> tuple[int, str]:
+def _parse_key_option(option: str, actions: Sequence[str]) -> tuple[int, str]:
     """(action, key) of a word such as 2=up or forward=up."""
-    name, _, key = words.partition("=")
+    name, _, key = option.partition("=")
     key = key.lower()
-    if key not in CODES or key in OURS:
+    if key not in KEY_CODES or key in RESERVED_KEYS:
         usable = "a letter but p and r, a digit, up, down, left, right, space, shift or comma"
-        raise ConfigError(f"--keys {words}: write ACTION=KEY, where KEY is {usable}")
+        raise ConfigError(f"--keys {option}: write ACTION=KEY, where KEY is {usable}")
     if name in actions:
         return list(actions).index(name), key
     if name.isascii() and name.isdigit() and int(name) < len(actions):
         return int(name), key
-    raise ConfigError(f"--keys {words}: no such action; there are {', '.join(actions)}")
+    raise ConfigError(f"--keys {option}: no such action; there are {', '.join(actions)}")

@@ -7,18 +7,18 @@ from typing import Any, NamedTuple
 
 from lookfurther.errors import LookFurtherError
 
-LARGEST = 4096  # bytes of a message; the server drops a connection that sends more
-SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0)
-NUMBER = 2**32  # counters wrap before it in no session
+MAX_MESSAGE_BYTES = 4096  # bytes of a message; the server drops a connection that sends more
+PLAY_SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0)
+NUMBER_LIMIT = 2**32  # counters wrap before it in no session
 # Words without anything beside them.
-PLAIN = ("pause", "resume", "step", "save", "discard")
+SIMPLE_KINDS = ("pause", "resume", "step", "save", "discard")
 
 
 class MessageError(LookFurtherError):
     """A message that no page of ours sends."""
 
 
-class Message(NamedTuple):
+class PageMessage(NamedTuple):
     """One thing a page asks for."""
 
     kind: str  # one of PLAIN, "keys", "rewind", "speed" or "seen"
@@ -29,7 +29,7 @@ class Message(NamedTuple):
     wait: int = 0  # milliseconds a frame waited for the display to show it
 
 
-def read(text: str | None, buttons: frozenset[str]) -> Message:
+def parse_message(text: str | None, buttons: frozenset[str]) -> PageMessage:
     """A page's words as a Message, or a MessageError that says what is wrong with them."""
     if text is None:
         raise MessageError("a message must be text")
@@ -40,28 +40,28 @@ def read(text: str | None, buttons: frozenset[str]) -> Message:
     if not isinstance(data, dict):
         raise MessageError("a message must be an object")
     kind = data.get("kind")
-    if kind in PLAIN:
-        return Message(str(kind))
+    if kind in SIMPLE_KINDS:
+        return PageMessage(str(kind))
     if kind == "keys":
-        held = _held(data.get("held"), buttons)
-        return Message("keys", _number(data), held)
+        held = _parse_held_buttons(data.get("held"), buttons)
+        return PageMessage("keys", _parse_number(data), held)
     if kind == "seen":
-        return Message("seen", _number(data), wait=_number(data, "wait"))
+        return PageMessage("seen", _parse_number(data), wait=_parse_number(data, "wait"))
     if kind == "rewind" and isinstance(data.get("on"), bool):
-        return Message("rewind", on=data["on"])
-    if kind == "speed" and data.get("speed") in SPEEDS:
-        return Message("speed", speed=float(data["speed"]))
+        return PageMessage("rewind", on=data["on"])
+    if kind == "speed" and data.get("speed") in PLAY_SPEEDS:
+        return PageMessage("speed", speed=float(data["speed"]))
     raise MessageError(f"no such message: {text[:60]!r}")
 
 
-def _number(data: dict[str, Any], name: str = "number") -> int:
+def _parse_number(data: dict[str, Any], name: str = "number") -> int:
     number = data.get(name)
-    if type(number) is not int or not 0 <= number < NUMBER:
+    if type(number) is not int or not 0 <= number < NUMBER_LIMIT:
         raise MessageError(f"{name} must be a whole number below 2**32")
     return number
 
 
-def _held(names: Any, buttons: frozenset[str]) -> frozenset[str]:
+def _parse_held_buttons(names: Any, buttons: frozenset[str]) -> frozenset[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise MessageError("held must be a list of buttons")
     if unknown := set(names) - buttons:

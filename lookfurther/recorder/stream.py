@@ -11,90 +11,96 @@ from typing import Any, Protocol
 import numpy as np
 from starlette.websockets import WebSocket
 
-from lookfurther.recorder.protocol import Message
+from lookfurther.recorder.protocol import PageMessage
 
-HEADER = struct.Struct("<IIHH")  # number of the frame, number of the keys it answers, width, height
-WINDOW = 3  # frames on their way; a page that shows none, as a hidden one, stops the game
-EARLY = 0.003  # seconds before the display's next picture that a frame should arrive
-PULL = 0.00025  # seconds by which the clock may be moved at a frame to that end: 1.5 % at most
+FRAME_HEADER = struct.Struct(
+    "<IIHH"
+)  # number of the frame, number of the keys it answers, width, height
+MAX_FRAMES_IN_FLIGHT = (
+    3  # frames on their way; a page that shows none, as a hidden one, stops the game
+)
+TARGET_LEAD_SECONDS = 0.003  # seconds before the display's next picture that a frame should arrive
+MAX_CLOCK_SHIFT = (
+    0.00025  # seconds by which the clock may be moved at a frame to that end: 1.5 % at most
+)
 
 
-class Link:
+class PageConnection:
     """The way to the page."""
 
-    def __init__(self, send: WebSocket) -> None:
-        self._socket = send
-        self._sent = self._seen = 0
-        self._room = asyncio.Event()
-        self._wait: float | None = None
+    def __init__(self, websocket: WebSocket) -> None:
+        self._socket = websocket
+        self._sent = self._acknowledged = 0
+        self._window_open = asyncio.Event()
+        self._display_wait: float | None = None
 
-    async def frame(self, picture: np.ndarray, keys: int = 0) -> None:
+    async def send_frame(self, picture: np.ndarray, keys: int = 0) -> None:
         """Show an RGB picture, [height, width, 3] uint8; waits where the page lags behind."""
         self._sent += 1
         height, width, _ = picture.shape
-        header = HEADER.pack(self._sent, keys, width, height)
+        header = FRAME_HEADER.pack(self._sent, keys, width, height)
         await self._socket.send_bytes(header + np.ascontiguousarray(picture).tobytes())
-        while self._sent - self._seen >= WINDOW:
-            self._room.clear()
-            await self._room.wait()
+        while self._sent - self._acknowledged >= MAX_FRAMES_IN_FLIGHT:
+            self._window_open.clear()
+            await self._window_open.wait()
 
-    async def say(self, kind: str, **facts: Any) -> None:
+    async def send(self, kind: str, **fields: Any) -> None:
         """Send a message of JSON."""
-        await self._socket.send_text(json.dumps({"kind": kind, **facts}))
+        await self._socket.send_text(json.dumps({"kind": kind, **fields}))
 
-    def seen(self, number: int, wait: float) -> None:
+    def acknowledge(self, number: int, wait: float) -> None:
         """The page has shown this frame and those before it, after `wait` seconds."""
-        self._seen = max(self._seen, min(number, self._sent))
-        self._wait = wait
-        self._room.set()
+        self._acknowledged = max(self._acknowledged, min(number, self._sent))
+        self._display_wait = wait
+        self._window_open.set()
 
-    def late(self) -> float:
+    def clock_shift(self) -> float:
         """Seconds by which frames should come later, a little at a time, to come just in time.
 
         Frames that come at any moment between two pictures of the display wait for the next one,
         and now and then two of them meet there and one is never shown.
         """
-        wait, self._wait = self._wait, None
+        wait, self._display_wait = self._display_wait, None
         if wait is None:
             return 0.0
-        return min(max(0.05 * (wait - EARLY), -PULL), PULL)
+        return min(max(0.05 * (wait - TARGET_LEAD_SECONDS), -MAX_CLOCK_SHIFT), MAX_CLOCK_SHIFT)
 
 
-class Source(Protocol):
+class FrameSource(Protocol):
     """What a page shows: frames and status, and what becomes of the page's messages."""
 
-    def hello(self) -> dict[str, Any]:
+    def hello_message(self) -> dict[str, Any]:
         """What the page must know first: mode ("play" or "watch"), title, buttons and the like."""
         ...
 
-    async def show(self, link: Link) -> None:
+    async def stream_to(self, connection: PageConnection) -> None:
         """Send frames and status; cancelled when the page is gone."""
         ...
 
-    def hear(self, message: Message) -> None:
+    def on_message(self, message: PageMessage) -> None:
         """Take note of what the viewer asks for."""
         ...
 
-    def leave(self) -> None:
+    def on_disconnect(self) -> None:
         """The page is gone."""
         ...
 
 
-class Clock:
+class FrameClock:
     """Ticks that do not drift: a late one shortens the wait for the next.
 
     `late` moves the clock, so that frames can keep step with a display.
     """
 
-    SLACK = 0.1  # seconds; after a longer delay the clock goes on from now
+    MAX_LAG_SECONDS = 0.1  # seconds; after a longer delay the clock goes on from now
 
     def __init__(self) -> None:
-        self._due = -math.inf
+        self._next_tick = -math.inf
 
-    async def tick(self, rate: float, late: float = 0.0) -> None:
+    async def tick(self, rate: float, shift: float = 0.0) -> None:
         """Wait until 1 / rate seconds after the tick before."""
         now = asyncio.get_running_loop().time()
-        self._due += 1 / rate + late
-        if self._due < now - self.SLACK:
-            self._due = now
-        await asyncio.sleep(max(0.0, self._due - now))
+        self._next_tick += 1 / rate + shift
+        if self._next_tick < now - self.MAX_LAG_SECONDS:
+            self._next_tick = now
+        await asyncio.sleep(max(0.0, self._next_tick - now))

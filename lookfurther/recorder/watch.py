@@ -6,37 +6,39 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lookfurther.recorder.protocol import Message
-from lookfurther.recorder.stream import Clock, Link
-from lookfurther.video import PAUSE, Screening, pace
-from lookfurther.video.layout import Stage
-from lookfurther.video.playback import Scene
-from lookfurther.video.players import Expert, pair, title
+from lookfurther.recorder.protocol import PageMessage
+from lookfurther.recorder.stream import FrameClock, PageConnection
+from lookfurther.video import END_PAUSE_SECONDS, SideBySide, playback_pace
+from lookfurther.video.layout import VideoLayout
+from lookfurther.video.playback import EnvView
+from lookfurther.video.players import ExpertEpisode, make_pair, short_env_title
 
 if TYPE_CHECKING:
     from lookfurther.agent import Agent
 
 
-class Watch:
+class WatchSession:
     """Shows one episode after another; a page that comes back finds them going on."""
 
-    def __init__(self, agent: Agent, experts: Sequence[Expert], seed: int, width: int) -> None:
+    def __init__(
+        self, agent: Agent, experts: Sequence[ExpertEpisode], seed: int, width: int
+    ) -> None:
         self._agent, self._experts, self._seed = agent, experts, seed
-        self._scene = Scene.of(agent.config, agent.spec)
-        self._title = title(self._scene.spec.env)
-        self._stage = Stage(self._title, self._scene, width)
-        self._number = 0  # of the pair
-        self._speed, self._paused = 1.0, False
+        self._env_view = EnvView.from_config(agent.config, agent.spec)
+        self._title = short_env_title(self._env_view.spec.env)
+        self._layout = VideoLayout(self._title, self._env_view, width)
+        self._pair_number = 0  # of the pair
+        self._speed, self._is_paused = 1.0, False
         self._wake = asyncio.Event()
-        self._begin()
+        self._start_pair()
 
-    def hello(self) -> dict[str, Any]:
+    def hello_message(self) -> dict[str, Any]:
         return {
             "mode": "watch",
             "title": self._title,
-            "env": self._scene.spec.env,
+            "env": self._env_view.spec.env,
             "buttons": [],
-            "fps": self._scene.rate,
+            "fps": self._env_view.frame_rate,
             "turns": False,
             "aspect": 1.0,
             "rewind": False,
@@ -44,54 +46,55 @@ class Watch:
 
     def status(self) -> dict[str, Any]:
         """What the page shows beside the picture: of the agent."""
-        mine = self._screening.reels[0]
-        repeat = self._scene.environment.repeat if self._scene.atari else 1
+        mine = self._side_by_side.playbacks[0]
+        repeat = self._env_view.env_config.action_repeat if self._env_view.is_atari else 1
         return {
-            "state": "paused" if self._paused else "watching",
-            "steps": -(-mine.frames // repeat),
+            "state": "paused" if self._is_paused else "watching",
+            "steps": -(-mine.frame_count // repeat),
             "begun": True,
             "score": float(mine.returns[-1]),
-            "frames": mine.frames,
+            "frames": mine.frame_count,
             "lives": mine.lives,
             "speed": self._speed,
             "rewind": False,
             "broken": False,
         }
 
-    def hear(self, message: Message) -> None:
+    def on_message(self, message: PageMessage) -> None:
         """Pause, go on, or change speed; nothing else concerns a viewer."""
         if message.kind == "speed":
             self._speed = message.speed
         elif message.kind in ("pause", "resume"):
-            self._paused = message.kind == "pause"
+            self._is_paused = message.kind == "pause"
         self._wake.set()
 
-    def leave(self) -> None:
+    def on_disconnect(self) -> None:
         """The viewer is gone: nothing is played until one comes."""
 
-    async def show(self, link: Link) -> None:
+    async def stream_to(self, connection: PageConnection) -> None:
         """Play for the page until it is gone."""
-        clock = Clock()
+        clock = FrameClock()
         while True:
             self._wake.clear()
-            await link.frame(self._screening.show(self._frame))
-            await link.say("status", **self.status())
-            if self._paused:
+            await connection.send_frame(self._side_by_side.draw_at(self._frame_number))
+            await connection.send("status", **self.status())
+            if self._is_paused:
                 await self._wake.wait()
                 continue
-            stride, fps = pace(self._scene.rate, 0, self._speed)
-            if self._screening.over:
-                await asyncio.sleep(PAUSE)
-                self._number += 1
-                self._begin()
+            stride, fps = playback_pace(self._env_view.frame_rate, 0, self._speed)
+            if self._side_by_side.is_over:
+                await asyncio.sleep(END_PAUSE_SECONDS)
+                self._pair_number += 1
+                self._start_pair()
             else:
-                self._frame += stride
-                await clock.tick(fps, link.late())
+                self._frame_number += stride
+                await clock.tick(fps, connection.clock_shift())
 
-    def _begin(self) -> None:
+    def _start_pair(self) -> None:
         """The next pair."""
-        expert = self._experts[self._number % len(self._experts)] if self._experts else None
-        self._frame = 0
-        self._screening = Screening(
-            self._stage, pair(self._agent, self._scene, expert, self._seed + self._number)
+        expert = self._experts[self._pair_number % len(self._experts)] if self._experts else None
+        self._frame_number = 0
+        self._side_by_side = SideBySide(
+            self._layout,
+            make_pair(self._agent, self._env_view, expert, self._seed + self._pair_number),
         )

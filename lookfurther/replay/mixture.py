@@ -7,25 +7,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lookfurther.gpu.streams import Aside
-from lookfurther.replay.prioritized import Replay
+from lookfurther.gpu.streams import SideStream
+from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.types import Batch
 
 
-class Mixture:
+class ReplayMixture:
     """Draws from both replays and takes each one's priorities back to it."""
 
     def __init__(
-        self, agent: Replay, expert: Replay | None, agent_items: int, expert_items: int
+        self,
+        agent: PrioritizedReplay,
+        expert: PrioritizedReplay | None,
+        agent_items: int,
+        expert_items: int,
     ) -> None:
         self.agent, self.expert = agent, expert
         self.agent_items, self.expert_items = agent_items, expert_items
-        self.aside = Aside(agent.device, urgent=True)
+        self.expert_stream = SideStream(agent.device, high_priority=True)
 
-    def blank(self) -> Batch:
+    def empty_batch(self) -> Batch:
         """A batch to be filled."""
         n, planes = self.agent_items + self.expert_items, self.agent.planes
-        observation = self.agent.spec.observation
+        observation = self.agent.spec.observation_shape
         both = torch.empty(2, n, *observation, dtype=planes.dtype, device=planes.device)
         a, a_next, item = torch.zeros(3, n, dtype=torch.int64, device=planes.device)
         r, discount, e, floor, w = torch.zeros(5, n, device=planes.device)
@@ -33,19 +37,19 @@ class Mixture:
 
     def sample(self, out: Batch | None = None) -> Batch:
         """Agent items first, expert items after them; into `out` where it is given."""
-        out = out or self.blank()
+        out = out or self.empty_batch()
         if self.expert is None:
-            self._join(out, self.agent.sample(self.agent_items, out.both))
+            self._fill_columns(out, self.agent.sample(self.agent_items, out.x_both))
             return out
         n = self.agent_items
-        with self.aside.branch():
-            expert = self.expert.sample(self.expert_items, out.both[:, n:])
-        agent = self.agent.sample(n, out.both[:, :n])
-        self.aside.join()
-        self._join(out, agent, expert)
+        with self.expert_stream.fork():
+            expert = self.expert.sample(self.expert_items, out.x_both[:, n:])
+        agent = self.agent.sample(n, out.x_both[:, :n])
+        self.expert_stream.join()
+        self._fill_columns(out, agent, expert)
         return out
 
-    def _join(self, out: Batch, *parts: Batch) -> None:
+    def _fill_columns(self, out: Batch, *parts: Batch) -> None:
         """All but the observations, which are in their place already."""
         for own, *new in zip(out[1:], *(part[1:] for part in parts), strict=True):
             own.copy_(torch.cat(new))
@@ -56,13 +60,13 @@ class Mixture:
             if replay is not None:
                 replay.compile()
         options: dict[str, Any] = {"combo_kernels": True}  # one kernel for all columns
-        self._join = torch.compile(self._join, dynamic=False, options=options)
+        self._fill_columns = torch.compile(self._fill_columns, dynamic=False, options=options)
 
-    def update(self, item: Tensor, priority: Tensor) -> None:
+    def update_priorities(self, item: Tensor, priority: Tensor) -> None:
         """Priorities [B] for the items [B] of the last sample."""
         n = self.agent_items
-        with self.aside.branch():
+        with self.expert_stream.fork():
             if self.expert is not None:
-                self.expert.update(item[n:], priority[n:])
-        self.agent.update(item[:n], priority[:n])
-        self.aside.join()
+                self.expert.update_priorities(item[n:], priority[n:])
+        self.agent.update_priorities(item[:n], priority[:n])
+        self.expert_stream.join()

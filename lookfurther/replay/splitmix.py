@@ -10,32 +10,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lookfurther.array_api import A, namespace
+from lookfurther.array_api import ArrayT, array_namespace
 
 # 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9 and 0x94D049BB133111EB as signed numbers.
-STRIDE, FIRST, SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
+GOLDEN_GAMMA, MULTIPLIER_1, MULTIPLIER_2 = (
+    -7046029254386353131,
+    -4658895280553007687,
+    -7723592293110705685,
+)
 
 
-def begin(seed: int, device: torch.device | str = "cpu") -> Tensor:
+def init_rng_state(seed: int, device: torch.device | str = "cpu") -> Tensor:
     """The state [2] int64 of a stream: where it is, and how far a turn goes."""
-    return torch.tensor([seed, STRIDE], device=device)
+    return torch.tensor([seed, GOLDEN_GAMMA], device=device)
 
 
-def uniform(state: A, turns: A) -> A:
+def next_uniform(state: ArrayT, steps: ArrayT) -> ArrayT:
     """[n] float64 in [0, 1) for turns 1 ... n; `state` goes on by n turns."""
-    z: Any = state[:1] + turns * state[1:]
+    z: Any = state[:1] + steps * state[1:]
     state[:1] = z[-1:]
-    xp = namespace(z)
-    return xp.asarray(_right(mixed(z), 11), dtype=xp.float64) * 2.0**-53
+    xp = array_namespace(z)
+    return xp.asarray(_logical_right_shift(mix_bits(z), 11), dtype=xp.float64) * 2.0**-53
 
 
-def mixed(z: A) -> A:
+def mix_bits(z: ArrayT) -> ArrayT:
     """The numbers of SplitMix64 for the states z [n]."""
-    z = (z ^ _right(z, 30)) * FIRST
-    z = (z ^ _right(z, 27)) * SECOND
-    return z ^ _right(z, 31)
+    z = (z ^ _logical_right_shift(z, 30)) * MULTIPLIER_1
+    z = (z ^ _logical_right_shift(z, 27)) * MULTIPLIER_2
+    return z ^ _logical_right_shift(z, 31)
 
 
-def _right(z: A, by: int) -> A:
+def _logical_right_shift(z: ArrayT, by: int) -> ArrayT:
     """z >> by with zeros coming in, as if z had no sign."""
     return (z >> by) & (2 ** (64 - by) - 1)

@@ -7,26 +7,26 @@ from pathlib import Path
 
 from lookfurther.errors import ConfigError
 from lookfurther.report import page
-from lookfurther.report.runs import find, group, load
-from lookfurther.report.sections import Builder
+from lookfurther.report.runs import find_runs, group_runs, load_run
+from lookfurther.report.sections import SectionBuilder
 from lookfurther.training.run_dir import write_text
 
 
-def report(paths: Sequence[Path], out: Path) -> Path:
+def write_report(paths: Sequence[Path], out: Path) -> Path:
     """Write the report of the runs in these folders and give its page."""
-    runs = [load(path) for path in find(paths)]
+    runs = [load_run(path) for path in find_runs(paths)]
     begun = [run for run in runs if run.rows]
     if not begun:
         raise ConfigError(f"{runs[0].path} holds no metrics yet: let the run go on for a while")
-    groups = group(begun)
+    groups = group_runs(begun)
     from matplotlib import rc_context
 
     try:
         out.mkdir(parents=True, exist_ok=True)
         with rc_context({"text.parse_math": False}):  # a name may hold dollar signs
-            sections = Builder(groups, out).sections()
-        notes = page.notes(groups, [run for run in runs if not run.rows])
-        write_text(out / "index.html", page.render(groups, sections, notes))
+            sections = SectionBuilder(groups, out).build_sections()
+        notes = page.collect_notes(groups, [run for run in runs if not run.rows])
+        write_text(out / "index.html", page.render_page(groups, sections, notes))
     except OSError as error:
         raise ConfigError(f"{out} cannot hold the report: {error}") from None
     return out / "index.html"

@@ -7,22 +7,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lookfurther.evaluation.aggregates import mean_band
-from lookfurther.report.runs import Run
-from lookfurther.training.metrics import number
+from lookfurther.evaluation.aggregates import mean_confidence_band
+from lookfurther.report.runs import RunData
+from lookfurther.training.metrics import get_metric
 
-POINTS = 120  # of a curve on the page
-AXES = {"step": "agent steps", "frames": "frames", "minutes": "minutes"}
+CURVE_POINTS = 120  # of a curve on the page
+TIME_AXES = {"step": "agent steps", "frames": "frames", "minutes": "minutes"}
 
 
-class Line(NamedTuple):
+class MetricCurve(NamedTuple):
     """One run's values of a metric."""
 
     x: np.ndarray  # [n], rising
     y: np.ndarray  # [n]
 
 
-class Band(NamedTuple):
+class ConfidenceBand(NamedTuple):
     """The mean over runs with its interval, NaN for one run."""
 
     x: np.ndarray  # [POINTS]
@@ -31,23 +31,23 @@ class Band(NamedTuple):
     high: np.ndarray
 
 
-def line(run: Run, x: str, y: str) -> Line | None:
+def extract_curve(run: RunData, x_metric: str, y_metric: str) -> MetricCurve | None:
     """A metric over another where both are known, thinned to means of neighbours."""
-    pairs = [(number(row, x), number(row, y)) for row in run.rows]
+    pairs = [(get_metric(row, x_metric), get_metric(row, y_metric)) for row in run.rows]
     known = [pair for pair in pairs if None not in pair]
     if not known:
         return None
     values = np.array(known, np.float64)
-    parts = np.array_split(values, min(len(values), 2 * POINTS))
-    return Line(*np.stack([part.mean(0) for part in parts]).T)
+    parts = np.array_split(values, min(len(values), 2 * CURVE_POINTS))
+    return MetricCurve(*np.stack([part.mean(0) for part in parts]).T)
 
 
-def lines(runs: Sequence[Run], x: str, y: str) -> list[Line]:
+def extract_curves(runs: Sequence[RunData], x_metric: str, y_metric: str) -> list[MetricCurve]:
     """The lines of those runs that know the metric."""
-    return [found for run in runs if (found := line(run, x, y)) is not None]
+    return [found for run in runs if (found := extract_curve(run, x_metric, y_metric)) is not None]
 
 
-def band(curves: Sequence[Line]) -> Band | None:
+def compute_confidence_band(curves: Sequence[MetricCurve]) -> ConfidenceBand | None:
     """The mean over runs on the stretch that all of them cover; None where there is none."""
     if not curves:
         return None
@@ -55,6 +55,6 @@ def band(curves: Sequence[Line]) -> Band | None:
     end = min(curve.x[-1] for curve in curves)
     if start > end:
         return None
-    x = np.linspace(start, end, POINTS)
+    x = np.linspace(start, end, CURVE_POINTS)
     values = np.stack([np.interp(x, curve.x, curve.y) for curve in curves])
-    return Band(x, values.mean(0), *mean_band(values))
+    return ConfidenceBand(x, values.mean(0), *mean_confidence_band(values))

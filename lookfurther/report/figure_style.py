@@ -8,56 +8,62 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lookfurther.report.learning_curve import COLOURS, FAINT, GREY, INK
-from lookfurther.training.metrics import replacing
+from lookfurther.report.learning_curve import GRID_COLOUR, LINE_COLOURS, MUTED_COLOUR, TEXT_COLOUR
+from lookfurther.training.metrics import atomic_replace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
+LINE_DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
 
 # On the page the ink follows the reader's light or dark theme.
-THEME = {INK: "currentColor", GREY: "var(--muted)", FAINT: "var(--line)"}
+THEME_COLOURS = {
+    TEXT_COLOUR: "currentColor",
+    MUTED_COLOUR: "var(--muted)",
+    GRID_COLOUR: "var(--line)",
+}
 
 
-class Look(NamedTuple):
+class LineStyle(NamedTuple):
     """How one variant is drawn in every figure."""
 
     colour: str
     dash: Any
 
 
-def looks(variants: Iterable[str]) -> dict[str, Look]:
+def assign_line_styles(variants: Iterable[str]) -> dict[str, LineStyle]:
     """A colour for each variant, and another dash when the colours are used up."""
-    n = len(COLOURS)
+    n = len(LINE_COLOURS)
     return {
-        name: Look(COLOURS[i % n], DASHES[i // n % len(DASHES)])
+        name: LineStyle(LINE_COLOURS[i % n], LINE_DASHES[i // n % len(LINE_DASHES)])
         for i, name in enumerate(dict.fromkeys(variants))
     }
 
 
-def panels(count: int, height: float = 2.6, across: int = 3) -> tuple[Figure, list[Axes]]:
+def create_panels(
+    count: int, panel_height: float = 2.6, max_columns: int = 3
+) -> tuple[Figure, list[Axes]]:
     """A figure of `count` panels, at most `across` side by side; a few are larger than many."""
     from matplotlib.figure import Figure
 
-    across = min(count, across)
-    down = -(-count // across)
-    tall = height * {1: 1.4, 2: 1.15}.get(across, 1.0)
+    max_columns = min(count, max_columns)
+    down = -(-count // max_columns)
+    tall = panel_height * {1: 1.4, 2: 1.15}.get(max_columns, 1.0)
     figure = Figure(figsize=(9, 0.5 + tall * down), dpi=160)
     figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
-    grid = figure.subplots(down, across, squeeze=False).ravel().tolist()
+    grid = figure.subplots(down, max_columns, squeeze=False).ravel().tolist()
     for spare in grid[count:]:
         spare.set_visible(False)
     return figure, grid[:count]
 
 
-def legend(figure: Figure, names: Sequence[str], look: dict[str, Look]) -> None:
+def add_legend(figure: Figure, names: Sequence[str], styles: dict[str, LineStyle]) -> None:
     """The variants above the panels."""
     from matplotlib.lines import Line2D
 
     keys = [
-        Line2D([], [], color=look[n].colour, linestyle=look[n].dash, linewidth=2) for n in names
+        Line2D([], [], color=styles[n].colour, linestyle=styles[n].dash, linewidth=2) for n in names
     ]
     widest = max(map(len, names))
     figure.legend(
@@ -67,30 +73,30 @@ def legend(figure: Figure, names: Sequence[str], look: dict[str, Look]) -> None:
         ncols=max(1, min(len(names), 110 // (widest + 6))),
         frameon=False,
         fontsize=9,
-        labelcolor=INK,
+        labelcolor=TEXT_COLOUR,
         handlelength=1.6,
         columnspacing=1.4,
     )
 
 
-def headed(axes: Axes, text: str) -> None:
-    axes.set_title(text, loc="left", color=INK, fontsize=10.5)
+def set_panel_title(axes: Axes, text: str) -> None:
+    axes.set_title(text, loc="left", color=TEXT_COLOUR, fontsize=10.5)
 
 
-def save(figure: Figure, path: Path) -> str:
+def save_figure(figure: Figure, path: Path) -> str:
     """Write a PNG file on white; the same figure as SVG for the page, without a background."""
-    with replacing(path) as temporary:
+    with atomic_replace(path) as temporary:
         figure.savefig(temporary, format="png", facecolor="white")
     figure.set_layout_engine("none")  # laid out by now: twice would take twice the time
-    return _svg(figure)
+    return _render_svg(figure)
 
 
-def _coarse(path: re.Match[str]) -> str:
+def _round_path(match: re.Match[str]) -> str:
     """A path to a tenth of a point, finer than a screen shows, in half the length."""
-    return re.sub(r"(\.\d)\d+", r"\1", path[0])
+    return re.sub(r"(\.\d)\d+", r"\1", match[0])
 
 
-def _svg(figure: Figure) -> str:
+def _render_svg(figure: Figure) -> str:
     """SVG to stand inside a page: text as text, its own size given up, colours of the theme."""
     import matplotlib
 
@@ -103,7 +109,7 @@ def _svg(figure: Figure) -> str:
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'<g id="\w+_\d+">', "<g>", svg)  # the same ids come in every figure
-    svg = re.sub(r' d="[^"]*"', _coarse, svg)
-    for colour, word in THEME.items():
+    svg = re.sub(r' d="[^"]*"', _round_path, svg)
+    for colour, word in THEME_COLOURS.items():
         svg = re.sub(re.escape(colour), word, svg, flags=re.I)
     return svg

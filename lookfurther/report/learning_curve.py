@@ -9,40 +9,44 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookfurther.errors import LookFurtherError
-from lookfurther.training.metrics import number, read, replacing
+from lookfurther.training.metrics import atomic_replace, get_metric, read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart too.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#56B4E9", "#CC79A7", "#E69F00")
-INK, GREY, FAINT = "#222222", "#767676", "#E4E4E4"
-PALE = "#6BA6D0"  # of COLOURS[0]
-LOW_EPSILON = "return_low_epsilon"
-LOSSES = {"loss_td": ("TD", INK), "loss_tc": ("TC", COLOURS[5]), "loss_im": ("IM", COLOURS[4])}
+LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#56B4E9", "#CC79A7", "#E69F00")
+TEXT_COLOUR, MUTED_COLOUR, GRID_COLOUR = "#222222", "#767676", "#E4E4E4"
+RECENT_COLOUR = "#6BA6D0"  # of COLOURS[0]
+LOW_EPSILON_METRIC = "return_low_epsilon"
+LOSS_LINES = {
+    "loss_td": ("TD", TEXT_COLOUR),
+    "loss_tc": ("TC", LINE_COLOURS[5]),
+    "loss_im": ("IM", LINE_COLOURS[4]),
+}
 
-Rows = list[dict[str, Any]]
-Series = tuple[np.ndarray, np.ndarray]
-Label = tuple[float, str, str]  # height, text, colour
+MetricRows = list[dict[str, Any]]
+MetricSeries = tuple[np.ndarray, np.ndarray]
+LineLabel = tuple[float, str, str]  # height, text, colour
 
 
-def _rows(path: Path) -> Rows:
-    rows = read(path)
+def _read_rows(path: Path) -> MetricRows:
+    rows = read_metrics(path)
     if not rows:
         raise LookFurtherError(f"{path} holds no metrics yet: let the run go on for a while")
     return rows
 
 
-def series(rows: Rows, key: str, over: str = "step") -> Series:
+def metric_series(rows: MetricRows, key: str, x_key: str = "step") -> MetricSeries:
     """Steps, or another measure of time, and values of one metric, where it is known."""
-    pairs = [(number(row, over), number(row, key)) for row in rows]
+    pairs = [(get_metric(row, x_key), get_metric(row, key)) for row in rows]
     known = [pair for pair in pairs if None not in pair]
     times, values = np.array(known, np.float64).reshape(-1, 2).T
     return times, values
 
 
-def _short(value: float, _: object = None) -> str:
+def _format_steps(value: float, _: object = None) -> str:
     """A number of steps as 0, 250k or 1.5M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
@@ -50,35 +54,35 @@ def _short(value: float, _: object = None) -> str:
     return f"{value:g}"
 
 
-def _plain(value: float, _: object = None) -> str:
+def _format_value(value: float, _: object = None) -> str:
     """A score or a loss as 0.01, 0.5 or 35,000."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
 
 
-def dress(axes: Axes, ylabel: str) -> None:
+def style_axes(axes: Axes, ylabel: str) -> None:
     """The look all panels share."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(GREY)
-    axes.grid(axis="y", color=FAINT, linewidth=0.8)
+    axes.spines["bottom"].set_color(MUTED_COLOUR)
+    axes.grid(axis="y", color=GRID_COLOUR, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.tick_params(colors=GREY, labelcolor=INK, length=0, labelsize=10)
-    axes.set_ylabel(ylabel, color=INK, fontsize=11)
+    axes.tick_params(colors=MUTED_COLOUR, labelcolor=TEXT_COLOUR, length=0, labelsize=10)
+    axes.set_ylabel(ylabel, color=TEXT_COLOUR, fontsize=11)
     axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.xaxis.set_major_formatter(FuncFormatter(_short))
-    axes.yaxis.set_major_formatter(FuncFormatter(_plain))
+    axes.xaxis.set_major_formatter(FuncFormatter(_format_steps))
+    axes.yaxis.set_major_formatter(FuncFormatter(_format_value))
     axes.margins(x=0)
 
 
-def _bars(axes: Axes, bars: Mapping[str, float] | None) -> list[Label]:
+def _plot_references(axes: Axes, references: Mapping[str, float] | None) -> list[LineLabel]:
     """Reference lines, such as the expert's score."""
-    for height in (bars or {}).values():
-        axes.axhline(height, color=GREY, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
-    return [(height, name, GREY) for name, height in (bars or {}).items()]
+    for height in (references or {}).values():
+        axes.axhline(height, color=MUTED_COLOUR, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+    return [(height, name, MUTED_COLOUR) for name, height in (references or {}).items()]
 
 
-def _label(axes: Axes, labels: list[Label]) -> None:
+def _draw_labels(axes: Axes, labels: list[LineLabel]) -> None:
     """Names at the right end of their lines, moved apart where they would touch."""
     if not labels:
         return
@@ -105,37 +109,39 @@ def _label(axes: Axes, labels: list[Label]) -> None:
         )
 
 
-def _figure(heights: tuple[float, ...]) -> tuple[Figure, list[Axes]]:
+def _create_figure(heights: tuple[float, ...]) -> tuple[Figure, list[Axes]]:
     """Panels one below the other on the same steps."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.5 + 0.5 * sum(heights)), dpi=200)
     figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.08)
     panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)
-    panels[-1, 0].set_xlabel("agent steps", color=INK, fontsize=11)
+    panels[-1, 0].set_xlabel("agent steps", color=TEXT_COLOUR, fontsize=11)
     return figure, list(panels[:, 0])
 
 
-def _save(figure: Figure, labels: dict[Axes, list[Label]], out: Path) -> None:
+def _save_figure(figure: Figure, labels: dict[Axes, list[LineLabel]], out: Path) -> None:
     """Labels need the final layout, so they come last."""
     for axes in labels:
         axes.set_xlim(left=0)
     figure.align_ylabels()
     figure.draw_without_rendering()
     for axes, names in labels.items():
-        _label(axes, names)
-    with replacing(out) as temporary:
+        _draw_labels(axes, names)
+    with atomic_replace(out) as temporary:
         figure.savefig(temporary, format="png")
 
 
-def _returns(axes: Axes, rows: Rows, others: Mapping[str, Path]) -> list[Label]:
+def _plot_returns(axes: Axes, rows: MetricRows, other_runs: Mapping[str, Path]) -> list[LineLabel]:
     """Recent and low-epsilon returns of this run, and the latter of the others."""
-    own = "this run, " if others else ""
-    lines = [(f"{own}recent", series(rows, "return_mean"), PALE, 1.2)]
-    lines += [(f"{own}low ε", series(rows, LOW_EPSILON), COLOURS[0], 2.2)]
-    for i, (name, path) in enumerate(others.items()):
-        colour = COLOURS[1 + i % (len(COLOURS) - 1)]
-        lines.append((f"{name}, low ε", series(_rows(path), LOW_EPSILON), colour, 1.6))
+    own = "this run, " if other_runs else ""
+    lines = [(f"{own}recent", metric_series(rows, "return_mean"), RECENT_COLOUR, 1.2)]
+    lines += [(f"{own}low ε", metric_series(rows, LOW_EPSILON_METRIC), LINE_COLOURS[0], 2.2)]
+    for i, (name, path) in enumerate(other_runs.items()):
+        colour = LINE_COLOURS[1 + i % (len(LINE_COLOURS) - 1)]
+        lines.append(
+            (f"{name}, low ε", metric_series(_read_rows(path), LOW_EPSILON_METRIC), colour, 1.6)
+        )
     labels = []
     for name, (steps, values), colour, width in lines:
         if len(steps):
@@ -143,18 +149,23 @@ def _returns(axes: Axes, rows: Rows, others: Mapping[str, Path]) -> list[Label]:
             labels.append((values[-1], name, colour))
     if not labels:
         axes.text(
-            0.5, 0.5, "no finished episode yet", transform=axes.transAxes, color=GREY, ha="center"
+            0.5,
+            0.5,
+            "no finished episode yet",
+            transform=axes.transAxes,
+            color=MUTED_COLOUR,
+            ha="center",
         )
     return labels
 
 
-def _losses(axes: Axes, rows: Rows) -> list[Label]:
+def _plot_losses(axes: Axes, rows: MetricRows) -> list[LineLabel]:
     """The terms of the loss on a logarithmic scale."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     labels = []
-    for key, (name, colour) in LOSSES.items():
-        steps, values = series(rows, key)
+    for key, (name, colour) in LOSS_LINES.items():
+        steps, values = metric_series(rows, key)
         steps, values = steps[values > 0], values[values > 0]
         if len(steps):
             axes.plot(steps, values, color=colour, linewidth=1.2)
@@ -163,29 +174,29 @@ def _losses(axes: Axes, rows: Rows) -> list[Label]:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(numticks=5))
         axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(FuncFormatter(_plain))
+        axes.yaxis.set_major_formatter(FuncFormatter(_format_value))
     return labels
 
 
-def learning_curve(
+def plot_learning_curve(
     metrics: Path,
     out: Path,
-    bars: Mapping[str, float] | None = None,
-    others: Mapping[str, Path] | None = None,
+    references: Mapping[str, float] | None = None,
+    other_runs: Mapping[str, Path] | None = None,
 ) -> None:
     """A run's returns above its losses, against reference scores and other runs' metrics."""
-    rows = _rows(metrics)
-    figure, (upper, lower) = _figure((3, 1))
-    dress(upper, "return")
-    dress(lower, "loss")
-    labels = {upper: _returns(upper, rows, others or {}), lower: _losses(lower, rows)}
-    labels[upper] += _bars(upper, bars)
-    _save(figure, labels, out)
+    rows = _read_rows(metrics)
+    figure, (upper, lower) = _create_figure((3, 1))
+    style_axes(upper, "return")
+    style_axes(lower, "loss")
+    labels = {upper: _plot_returns(upper, rows, other_runs or {}), lower: _plot_losses(lower, rows)}
+    labels[upper] += _plot_references(upper, references)
+    _save_figure(figure, labels, out)
 
 
-def _together(paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
+def _align_runs(paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
     """Low-epsilon returns [runs, steps] of several runs at the steps that all of them cover."""
-    each = [series(_rows(path), LOW_EPSILON) for path in paths]
+    each = [metric_series(_read_rows(path), LOW_EPSILON_METRIC) for path in paths]
     for path, (steps, _) in zip(paths, each, strict=True):
         if not len(steps):
             raise LookFurtherError(f"{path} holds no return of low-ε lanes: train for longer")
@@ -197,24 +208,26 @@ def _together(paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
     return grid, np.stack([np.interp(grid, *pair) for pair in each])
 
 
-def seeds_curve(
+def plot_seed_curves(
     runs: Mapping[str, list[Path]],
     out: Path,
-    bars: Mapping[str, float] | None = None,
+    references: Mapping[str, float] | None = None,
     title: str = "",
 ) -> None:
     """For each named group of seeds the mean low-epsilon return, in a band from least to most."""
-    figure, (axes,) = _figure((3,))
-    dress(axes, "return (low ε)")
-    axes.set_title(title, loc="left", color=INK, fontsize=12, pad=12)
+    figure, (axes,) = _create_figure((3,))
+    style_axes(axes, "return (low ε)")
+    axes.set_title(title, loc="left", color=TEXT_COLOUR, fontsize=12, pad=12)
     seeds = "–".join(str(n) for n in sorted({len(paths) for paths in runs.values()}))
-    axes.set_title(f"mean and range, seeds: {seeds}", loc="right", color=GREY, fontsize=9, pad=12)
-    labels = _bars(axes, bars)
+    axes.set_title(
+        f"mean and range, seeds: {seeds}", loc="right", color=MUTED_COLOUR, fontsize=9, pad=12
+    )
+    labels = _plot_references(axes, references)
     for i, (name, paths) in enumerate(runs.items()):
-        colour = COLOURS[i % len(COLOURS)]
-        grid, values = _together(paths)
+        colour = LINE_COLOURS[i % len(LINE_COLOURS)]
+        grid, values = _align_runs(paths)
         mean = values.mean(0)
         axes.fill_between(grid, values.min(0), values.max(0), color=colour, alpha=0.18, linewidth=0)
         axes.plot(grid, mean, color=colour, linewidth=2.2)
         labels.append((mean[-1], name, colour))
-    _save(figure, {axes: labels}, out)
+    _save_figure(figure, {axes: labels}, out)

@@ -16,24 +16,24 @@ from lookfurther.errors import ConfigError, LookFurtherError
 from lookfurther.evaluation import results
 from lookfurther.evaluation.results import Evaluation
 from lookfurther.presets import PRESETS
-from lookfurther.system.printable import printable
+from lookfurther.system.printable import make_printable
 from lookfurther.training import metrics
 from lookfurther.training.run_dir import read_config
 
-Settings = dict[str, Any]  # dotted name to value
+FlatSettings = dict[str, Any]  # dotted name to value
 
 # Runs of one group differ in these alone.
-SEED = frozenset({"run.seed", "run.folder"})
+SEED_SETTINGS = frozenset({"run.seed", "run.folder"})
 # A variant is compared across tasks: these say what the task is, not how it is learned.
-TASK = frozenset(
-    {"env", "demos", "environment.wrappers", "environment.layout", "environment.stack"}
+TASK_SETTINGS = frozenset(
+    {"env", "demos", "environment.wrappers", "environment.layout", "environment.frame_stack"}
 )
-SHOWN = 3  # differing settings in a label
-LONGEST_LABEL = 160  # characters
+MAX_LABEL_SETTINGS = 3  # differing settings in a label
+MAX_LABEL_LENGTH = 160  # characters
 
 
 @dataclass(frozen=True)
-class Run:
+class RunData:
     """One run folder."""
 
     path: Path
@@ -42,26 +42,26 @@ class Run:
     evaluations: dict[str, Evaluation]
     commit: str | None
 
-    def last(self, key: str) -> float | None:
+    def last_value(self, key: str) -> float | None:
         """The newest known value of a metric."""
-        values = (metrics.number(row, key) for row in reversed(self.rows))
+        values = (metrics.get_metric(row, key) for row in reversed(self.rows))
         return next((v for v in values if v is not None), None)
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs of the same settings, with different seeds."""
 
     env: str
     variant: str  # the label of how it learns, the same across environments
-    runs: tuple[Run, ...]
+    runs: tuple[RunData, ...]
 
     @property
     def config(self) -> Config:
         return self.runs[0].config
 
 
-def find(paths: Sequence[Path]) -> list[Path]:
+def find_runs(paths: Sequence[Path]) -> list[Path]:
     """The run folders among paths: a folder that is no run stands for the runs in it."""
     found: dict[Path, Path] = {}
     for path in paths:
@@ -74,14 +74,16 @@ def find(paths: Sequence[Path]) -> list[Path]:
     return list(found.values())
 
 
-def load(path: Path) -> Run:
+def load_run(path: Path) -> RunData:
     """What a run folder holds; the run may still go on."""
     config = read_config(path / "config.json")
-    rows = metrics.read(path / "metrics.jsonl") if (path / "metrics.jsonl").exists() else []
-    return Run(path, config, rows, results.read(path), _commit(path / "versions.json"))
+    rows = metrics.read_metrics(path / "metrics.jsonl") if (path / "metrics.jsonl").exists() else []
+    return RunData(
+        path, config, rows, results.read_evaluations(path), _read_commit(path / "versions.json")
+    )
 
 
-def _commit(path: Path) -> str | None:
+def _read_commit(path: Path) -> str | None:
     """The version of the code a run was trained with, where it is known."""
     if not path.exists():
         return None
@@ -89,30 +91,30 @@ def _commit(path: Path) -> str | None:
         found = json.loads(path.read_text(encoding="utf-8")).get("commit")
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise LookFurtherError(f"{path} cannot be read: {error}") from None
-    return None if found is None else printable(found)
+    return None if found is None else make_printable(found)
 
 
-def settings(config: Config) -> Settings:
+def flatten_settings(config: Config) -> FlatSettings:
     """Every setting of a configuration by its dotted name."""
-    found: Settings = {}
+    found: FlatSettings = {}
     for name, value in dataclasses.asdict(config).items():
         inner = value if isinstance(value, dict) else {"": value}
         found |= {f"{name}.{leaf}".rstrip("."): v for leaf, v in inner.items()}
     return found
 
 
-def fingerprint(config: Config, without: Iterable[str] = SEED) -> str:
+def config_fingerprint(config: Config, excluded: Iterable[str] = SEED_SETTINGS) -> str:
     """What is equal for runs of equal settings, and for no others."""
-    left_out = set(without)
-    kept = {name: value for name, value in settings(config).items() if name not in left_out}
+    left_out = set(excluded)
+    kept = {name: value for name, value in flatten_settings(config).items() if name not in left_out}
     return json.dumps(kept, sort_keys=True)
 
 
-def group(runs: Sequence[Run]) -> list[Group]:
+def group_runs(runs: Sequence[RunData]) -> list[RunGroup]:
     """Runs by environment and settings, in the order of the presets; a seed may come once."""
-    groups: dict[str, list[Run]] = defaultdict(list)
+    groups: dict[str, list[RunData]] = defaultdict(list)
     for run in runs:
-        mates = groups[fingerprint(run.config)]
+        mates = groups[config_fingerprint(run.config)]
         for mate in mates:
             if mate.config.run.seed == run.config.run.seed:
                 raise ConfigError(
@@ -120,48 +122,54 @@ def group(runs: Sequence[Run]) -> list[Group]:
                     " give one of them, a run counts once"
                 )
         mates.append(run)
-    labels = _labels([mates[0].config for mates in groups.values()])
-    found = [Group(mates[0].config.env, labels[key], tuple(mates)) for key, mates in groups.items()]
-    return sorted(found, key=lambda g: (g.env, order(g)))
+    labels = _variant_labels([mates[0].config for mates in groups.values()])
+    found = [
+        RunGroup(mates[0].config.env, labels[key], tuple(mates)) for key, mates in groups.items()
+    ]
+    return sorted(found, key=lambda g: (g.env, preset_order(g)))
 
 
-def order(group: Group) -> tuple[int, str]:
+def preset_order(group: RunGroup) -> tuple[int, str]:
     """The paper's order of presets; one's own come last."""
     preset = group.config.preset
     return list(PRESETS).index(preset) if preset in PRESETS else len(PRESETS), group.variant
 
 
-def _labels(configs: Sequence[Config]) -> dict[str, str]:
+def _variant_labels(configs: Sequence[Config]) -> dict[str, str]:
     """Fingerprint to label: the preset, and what sets it apart from others of that preset."""
-    hidden = SEED | TASK
-    if len({(c.env, fingerprint(c, hidden)) for c in configs}) < len(configs):
-        hidden = SEED | {"env"}  # the same learner on other demonstrations or wrappers of one task
-    variants = {fingerprint(c, hidden): c for c in configs}
-    labels = {key: _label(c, list(variants.values()), hidden) for key, c in variants.items()}
+    hidden = SEED_SETTINGS | TASK_SETTINGS
+    if len({(c.env, config_fingerprint(c, hidden)) for c in configs}) < len(configs):
+        hidden = SEED_SETTINGS | {
+            "env"
+        }  # the same learner on other demonstrations or wrappers of one task
+    variants = {config_fingerprint(c, hidden): c for c in configs}
+    labels = {
+        key: _variant_label(c, list(variants.values()), hidden) for key, c in variants.items()
+    }
     for label, count in Counter(labels.values()).items():
         if count > 1:  # they differ in more settings than a label shows
             same = [key for key, text in labels.items() if text == label]
             labels |= {key: f"{label}, {sha256(key.encode()).hexdigest()[:6]}" for key in same}
-    return {fingerprint(c): labels[fingerprint(c, hidden)] for c in configs}
+    return {config_fingerprint(c): labels[config_fingerprint(c, hidden)] for c in configs}
 
 
-def _label(config: Config, others: Sequence[Config], hidden: Iterable[str]) -> str:
+def _variant_label(config: Config, all_configs: Sequence[Config], hidden: Iterable[str]) -> str:
     """A preset with the settings in which it differs from others of its name; sticky, always."""
-    own = settings(config)
-    mates = [settings(other) for other in others if other.preset == config.preset]
+    own = flatten_settings(config)
+    mates = [flatten_settings(other) for other in all_configs if other.preset == config.preset]
     apart = [n for n in own if n not in hidden and any(mate[n] != own[n] for mate in mates)]
-    apart = [n for n in apart if n != "environment.sticky"][:SHOWN]
-    words = [config.preset, *(f"{n.rpartition('.')[2]} {shown(own[n])}" for n in apart)]
-    words += [f"sticky {config.environment.sticky:g}"] * (config.environment.sticky > 0)
-    return printable(", ".join(words), LONGEST_LABEL)
+    apart = [n for n in apart if n != "environment.sticky_prob"][:MAX_LABEL_SETTINGS]
+    words = [config.preset, *(f"{n.rpartition('.')[2]} {format_setting(own[n])}" for n in apart)]
+    words += [f"sticky {config.environment.sticky_prob:g}"] * (config.environment.sticky_prob > 0)
+    return make_printable(", ".join(words), MAX_LABEL_LENGTH)
 
 
-def shown(value: Any) -> str:
+def format_setting(value: Any) -> str:
     """A setting's value as a reader writes it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return " ".join(map(shown, value)) or "none"
+        return " ".join(map(format_setting, value)) or "none"
     if isinstance(value, int | float):
         return f"{value:,}" if isinstance(value, int) else f"{value:g}"
-    return printable(value) or "none"
+    return make_printable(value) or "none"

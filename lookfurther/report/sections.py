@@ -9,143 +9,170 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lookfurther.evaluation.paper_scores import STARTS, game_of
+from lookfurther.evaluation.paper_scores import START_TITLES, game_of
 from lookfurther.report import comparison, figures, page, tables
-from lookfurther.report.curves import AXES, band, lines
-from lookfurther.report.figure_style import looks, save
-from lookfurther.report.figures import by_env
+from lookfurther.report.curves import TIME_AXES, compute_confidence_band, extract_curves
+from lookfurther.report.figure_style import assign_line_styles, save_figure
+from lookfurther.report.figures import group_by_env
 from lookfurther.report.page import Section
-from lookfurther.report.runs import Group, order
-from lookfurther.report.score_columns import Column, columns, title
-from lookfurther.report.table import Table
+from lookfurther.report.runs import RunGroup, preset_order
+from lookfurther.report.score_columns import ScoreColumn, build_columns, env_title
+from lookfurther.report.table import ReportTable
 from lookfurther.training.run_dir import write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BASE = "apex-dqfd"  # what the other variants are compared with, where it is among them
-SEEDS = "Thick lines are means over seeds in their 95 % bootstrap interval, thin lines single runs."
-MEANS = "Over agent steps: means over seeds in their 95 % bootstrap interval."
+BASELINE_PRESET = "apex-dqfd"  # what the other variants are compared with, where it is among them
+SEED_LINES_CAPTION = (
+    "Thick lines are means over seeds in their 95 % bootstrap interval, thin lines single runs."
+)
+SEED_MEANS_CAPTION = "Over agent steps: means over seeds in their 95 % bootstrap interval."
 
 
-class Builder:
+class SectionBuilder:
     """Builds the sections and writes their files to one folder."""
 
-    def __init__(self, groups: Sequence[Group], out: Path) -> None:
+    def __init__(self, groups: Sequence[RunGroup], out: Path) -> None:
         self.groups, self.out = groups, out
-        self.noop = columns(groups, "noop")
-        variants = [g.variant for g in sorted(groups, key=order)]
-        labels = [c.label for starts in STARTS for c in columns(groups, starts)]
-        self.looks = looks(variants + labels)
+        self.noop_columns = build_columns(groups, "noop")
+        variants = [g.variant for g in sorted(groups, key=preset_order)]
+        labels = [c.label for starts in START_TITLES for c in build_columns(groups, starts)]
+        self.styles = assign_line_styles(variants + labels)
 
-    def sections(self) -> list[Section]:
+    def build_sections(self) -> list[Section]:
         """All sections that these runs have something to show in."""
-        self._data()
+        self._write_data()
         built = (
-            Section("runs", "Runs", self._runs()),
-            Section("curves", "Learning curves", self._curves()),
-            Section("scores", "Scores", self._scores()),
-            Section("comparison", "Ablation and comparison", self._comparison()),
-            Section("imitation", "Imitation against inspiration", self._imitation()),
-            Section("training", "Inside the learner", self._training()),
-            Section("settings", "Settings", self._table(tables.settings_table(self.groups))),
+            Section("runs", "Runs", self._runs_section()),
+            Section("curves", "Learning curves", self._curves_section()),
+            Section("scores", "Scores", self._scores_section()),
+            Section("comparison", "Ablation and comparison", self._comparison_section()),
+            Section("imitation", "Imitation against inspiration", self._imitation_section()),
+            Section("training", "Inside the learner", self._training_section()),
+            Section("settings", "Settings", self._add_table(tables.settings_table(self.groups))),
         )
         return [section for section in built if section.body]
 
-    def _table(self, table: Table | None) -> str:
+    def _add_table(self, table: ReportTable | None) -> str:
         if table is None:
             return ""
-        write_text(self.out / f"{table.name}.csv", table.csv())
-        return page.table(table)
+        write_text(self.out / f"{table.name}.csv", table.to_csv())
+        return page.render_table(table)
 
-    def _figure(self, figure: Figure | None, name: str, caption: str) -> str:
+    def _add_figure(self, figure: Figure | None, name: str, caption: str) -> str:
         if figure is None:
             return ""
-        return page.figure(save(figure, self.out / f"{name}.png"), caption)
+        return page.render_figure(save_figure(figure, self.out / f"{name}.png"), caption)
 
-    def _data(self) -> None:
+    def _write_data(self) -> None:
         """The numbers behind curves and scores, for other tools."""
         points = [
             (group.env, group.variant, axis, len(group.runs), *map(float, point))
             for group in self.groups
-            for axis in AXES
-            if (found := band(lines(group.runs, axis, "return_low_epsilon"))) is not None
+            for axis in TIME_AXES
+            if (
+                found := compute_confidence_band(
+                    extract_curves(group.runs, axis, "return_low_epsilon")
+                )
+            )
+            is not None
             for point in zip(*found, strict=True)
         ]
         header = ("environment", "variant", "axis", "runs", "x", "mean", "low", "high")
-        self._csv("curves", header, points)
+        self._write_csv("curves", header, points)
         values = [
-            (env, column.label, starts, score.evaluated, float(value))
-            for starts in STARTS
-            for column in columns(self.groups, starts)
+            (env, column.label, starts, score.is_evaluated, float(value))
+            for starts in START_TITLES
+            for column in build_columns(self.groups, starts)
             for env, score in column.scores.items()
             for value in score.values
         ]
-        self._csv("scores", ("environment", "column", "starts", "evaluated", "score"), values)
+        self._write_csv("scores", ("environment", "column", "starts", "evaluated", "score"), values)
 
-    def _csv(self, name: str, header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> None:
+    def _write_csv(
+        self, name: str, header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]
+    ) -> None:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([header, *rows])
         write_text(self.out / f"{name}.csv", text.getvalue())
 
-    def _runs(self) -> str:
-        body = self._table(tables.runs_table(self.groups))
+    def _runs_section(self) -> str:
+        body = self._add_table(tables.runs_table(self.groups))
         many = len(self.groups) > 12
-        return page.fold(f"All {len(self.groups)} groups", body) if many else body
+        return page.render_details(f"All {len(self.groups)} groups", body) if many else body
 
-    def _curves(self) -> str:
+    def _curves_section(self) -> str:
         drawn = {
-            name: self._figure(figures.curves(self.groups, self.looks, axis), f"curves_{axis}", "")
-            for axis, name in AXES.items()
+            name: self._add_figure(
+                figures.plot_return_curves(self.groups, self.styles, axis), f"curves_{axis}", ""
+            )
+            for axis, name in TIME_AXES.items()
         }
         said = "Return of the least exploring quarter of the lanes, mean of recent episodes."
-        return page.tabs("curves", drawn) + page.caption(f"{said} {SEEDS}")
+        return page.render_tabs("curves", drawn) + page.render_caption(
+            f"{said} {SEED_LINES_CAPTION}"
+        )
 
-    def _scores(self) -> str:
-        body = "".join(self._table(tables.scores_table(self.groups, starts)) for starts in STARTS)
-        if evaluations := self._table(tables.evaluations_table(self.groups)):
-            body += page.fold("Every evaluation", evaluations)
-        body += self._table(tables.normalised_table(self.groups))
-        body += self._table(tables.pairs_table(self.groups))
-        for starts, name in STARTS.items():
-            figure = comparison.human_relative(columns(self.groups, starts), self.looks, starts)
+    def _scores_section(self) -> str:
+        body = "".join(
+            self._add_table(tables.scores_table(self.groups, starts)) for starts in START_TITLES
+        )
+        if evaluations := self._add_table(tables.evaluations_table(self.groups)):
+            body += page.render_details("Every evaluation", evaluations)
+        body += self._add_table(tables.normalised_table(self.groups))
+        body += self._add_table(tables.pairwise_table(self.groups))
+        for starts, name in START_TITLES.items():
+            figure = comparison.plot_human_relative(
+                build_columns(self.groups, starts), self.styles, starts
+            )
             caption = f"Human-relative score, {name}: 100 × (score − average human) / (average"
             caption += " human − random)."
-            body += self._figure(figure, f"human_relative_{starts}", caption)
+            body += self._add_figure(figure, f"human_relative_{starts}", caption)
         if any(game_of(group.env) for group in self.groups):
-            body += page.fold(
-                "Corrections to the paper's tables", self._table(tables.corrections_table())
+            body += page.render_details(
+                "Corrections to the paper's tables", self._add_table(tables.corrections_table())
             )
         return body
 
-    def _comparison(self) -> str:
-        if len(self.noop) < 2:
+    def _comparison_section(self) -> str:
+        if len(self.noop_columns) < 2:
             return ""
-        base = next((c for c in self.noop if c.variant == BASE), self.noop[0])
+        base = next(
+            (c for c in self.noop_columns if c.variant == BASELINE_PRESET), self.noop_columns[0]
+        )
         dots = "Scores: rings are runs, discs their mean, bars its 95 % bootstrap interval."
         chance = f"How probably a run beats one of {base.label} on an environment of both, ties"
         chance += " counting half, with 95 % stratified bootstrap intervals."
         above = "Performance profile: the share of runs whose score is above each value."
         return (
-            self._figure(comparison.scores(self.noop, self.looks), "comparison", dots)
-            + self._figure(self._improvement(base), "improvement", chance)
-            + self._figure(comparison.profile(self.noop, self.looks), "profile", above)
+            self._add_figure(
+                comparison.plot_scores(self.noop_columns, self.styles), "comparison", dots
+            )
+            + self._add_figure(self._plot_improvement(base), "improvement", chance)
+            + self._add_figure(
+                comparison.plot_performance_profile(self.noop_columns, self.styles),
+                "profile",
+                above,
+            )
         )
 
-    def _improvement(self, base: Column) -> Figure | None:
-        return comparison.improvement(self.noop, base, self.looks)
+    def _plot_improvement(self, baseline: ScoreColumn) -> Figure | None:
+        return comparison.plot_improvement(self.noop_columns, baseline, self.styles)
 
-    def _imitation(self) -> str:
+    def _imitation_section(self) -> str:
         said = "Cumulative return of the best evaluated episode of each variant and of the best"
         said += " expert episode. A dot marks where an agent reaches the expert's final score."
-        return self._figure(figures.imitation(self.groups, self.looks), "imitation", said)
+        return self._add_figure(figures.plot_imitation(self.groups, self.styles), "imitation", said)
 
-    def _training(self) -> str:
-        envs = by_env(self.groups)
+    def _training_section(self) -> str:
+        envs = group_by_env(self.groups)
         parts = []
         for env, members in envs.items():
             name = "training_" + re.sub(r"\W+", "_", env).strip("_")
-            drawn = self._figure(figures.training(members, self.looks), name, MEANS)
+            drawn = self._add_figure(
+                figures.plot_training_metrics(members, self.styles), name, SEED_MEANS_CAPTION
+            )
             if drawn:
-                parts.append(page.fold(title(env), drawn, opened=not parts))
+                parts.append(page.render_details(env_title(env), drawn, is_open=not parts))
         return "".join(parts)

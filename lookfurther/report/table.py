@@ -9,34 +9,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lookfurther.evaluation.aggregates import Estimate
+from lookfurther.evaluation.aggregates import IntervalEstimate
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """What a table shows in one place, and what its CSV file says there."""
 
     text: str
     value: str | float = ""
     note: str = ""  # smaller, such as an interval
-    best: bool = False
+    is_best: bool = False
 
 
-Row = list[Cell]
+TableRow = list[TableCell]
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """A table of the page and its CSV file."""
 
     name: str
     title: str
     caption: str
     header: tuple[str, ...]
-    rows: list[Row]
-    names: int = 1  # so many first columns are words, not numbers
-    paper: int = 0  # so many last columns are the paper's
+    rows: list[TableRow]
+    text_columns: int = 1  # so many first columns are words, not numbers
+    paper_columns: int = 0  # so many last columns are the paper's
 
-    def csv(self) -> str:
+    def to_csv(self) -> str:
         """The table's values as a CSV file."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -45,24 +45,26 @@ class Table:
         return text.getvalue()
 
 
-def words(text: str) -> Cell:
-    return Cell(text, text)
+def text_cell(text: str) -> TableCell:
+    return TableCell(text, text)
 
 
-def number(value: float | None, note: str = "", mark: str = "", best: bool = False) -> Cell:
+def number_cell(
+    value: float | None, note: str = "", mark: str = "", is_best: bool = False
+) -> TableCell:
     """A score, or a dash where there is none."""
     if value is None or not math.isfinite(value):
-        return Cell("–")
-    return Cell(spelt(value) + mark, float(value), note, best)
+        return TableCell("–")
+    return TableCell(format_score(value) + mark, float(value), note, is_best)
 
 
-def spelt(value: float) -> str:
+def format_score(value: float) -> str:
     """A number with as many digits as a reader wants: 0.94, 21.3, 35,000."""
     size = abs(value)
     return f"{value:,.0f}" if size >= 1000 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
 
 
-def brief(value: float) -> str:
+def format_count(value: float) -> str:
     """A count in three or four digits: 250, 4,300, 47.8 M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if value >= size:
@@ -71,10 +73,16 @@ def brief(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def percent(value: float, note: str = "") -> Cell:
-    return Cell(f"{value:,.0f} %", float(value), note)
+def percent_cell(value: float, note: str = "") -> TableCell:
+    return TableCell(f"{value:,.0f} %", float(value), note)
 
 
-def span(found: Estimate, spell: Callable[[float], str] = spelt) -> str:
+def format_interval(
+    estimate: IntervalEstimate, format_value: Callable[[float], str] = format_score
+) -> str:
     """An interval in brackets; nothing where there is none."""
-    return "" if math.isnan(found.low) else f"[{spell(found.low)}, {spell(found.high)}]"
+    return (
+        ""
+        if math.isnan(estimate.low)
+        else f"[{format_value(estimate.low)}, {format_value(estimate.high)}]"
+    )

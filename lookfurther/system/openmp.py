@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-BRIEF = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "0"}  # GNU: turns; LLVM, Intel: milliseconds
+WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+BRIEF_WAITS = {
+    "GOMP_SPINCOUNT": "1000",
+    "KMP_BLOCKTIME": "0",
+}  # GNU: turns; LLVM, Intel: milliseconds
 
 
-def wait_briefly(environment: MutableMapping[str, str]) -> None:
+def set_brief_waits(environment: MutableMapping[str, str]) -> None:
     """Set brief waits, unless the user chose how to wait.
 
     The libraries read these variables when they are loaded, that is, when torch is imported.
     """
-    if not any(name in environment for name in CHOICES):
-        environment.update(BRIEF)
+    if not any(name in environment for name in WAIT_VARIABLES):
+        environment.update(BRIEF_WAITS)

@@ -7,22 +7,22 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TypeVar
 
-from lookfurther.system.cores import cores
+from lookfurther.system.cores import count_cores
 from lookfurther.system.processes import safe_import_path
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-def each(function: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
+def parallel_map(function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     """The function's results in order, each as soon as it is there."""
-    crew = min(cores(), len(things))
+    crew = min(count_cores(), len(items))
     if crew <= 1:
-        yield from map(function, things)
+        yield from map(function, items)
         return
     with safe_import_path():  # the pool itself starts a process, and `map` starts the others
         pool = ProcessPoolExecutor(crew, get_context("spawn"))
-        results = pool.map(function, things)
+        results = pool.map(function, items)
     with pool:
         try:
             yield from results

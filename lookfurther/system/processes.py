@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-VARIABLE = "PYTHONSAFEPATH"
+SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
 PACKAGE_FOLDER = Path(__file__).parents[1]
 
 
-def python_command(*words: str) -> list[str]:
+def python_command(*arguments: str) -> list[str]:
     """The command line of another Python process; start it with `helper_environment`."""
-    return [sys.executable, "-P", *words]
+    return [sys.executable, "-P", *arguments]
 
 
-def helper_environment(user_modules: bool = False) -> dict[str, str]:
+def subprocess_environment(user_modules: bool = False) -> dict[str, str]:
     """Environment variables of a process that finds the packages this one finds.
 
     A process that needs the user's own modules looks in the working directory too, but only if this
@@ -40,12 +40,12 @@ def safe_import_path() -> Iterator[None]:
 
     Then they take over the import path of this process, which has the modules of the user.
     """
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = "1"
+    before = os.environ.get(SAFE_PATH_VARIABLE)
+    os.environ[SAFE_PATH_VARIABLE] = "1"
     try:
         yield
     finally:
         if before is None:
-            del os.environ[VARIABLE]
+            del os.environ[SAFE_PATH_VARIABLE]
         else:
-            os.environ[VARIABLE] = before
+            os.environ[SAFE_PATH_VARIABLE] = before

@@ -7,5 +7,5 @@ from lookfurther.config import Config
 
 def updates_due(config: Config, inserted: int) -> int:
     """Updates the learner should have made once `inserted` agent steps are in the replay."""
-    learnable = max(0, inserted - config.replay.start)
-    return int(learnable * config.learner.samples_per_insert / config.batch)
+    learnable = max(0, inserted - config.replay.learning_starts)
+    return int(learnable * config.learner.samples_per_insert / config.batch_size)

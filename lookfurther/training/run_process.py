@@ -12,7 +12,7 @@ from typing import Any
 
 from lookfurther.errors import ConfigError
 
-LARGEST_LOCK = 10_000  # bytes
+MAX_LOCK_BYTES = 10_000  # bytes
 
 
 def request_checkpoint(folder: Path) -> int:
@@ -20,10 +20,10 @@ def request_checkpoint(folder: Path) -> int:
     idle = ConfigError(f"no run is in progress in {folder}: there is nothing to save")
     try:
         with (folder / "lock").open("rb") as lock:
-            if not _is_held(lock.fileno()):
+            if not _is_locked(lock.fileno()):
                 raise idle
-            pid = _process(folder, lock.read(LARGEST_LOCK))
-            if not _has_open(pid, lock.fileno()):
+            pid = _signalable_process(folder, lock.read(MAX_LOCK_BYTES))
+            if not _has_file_open(pid, lock.fileno()):
                 raise ConfigError(
                     f"process {pid}, which {folder}/lock names, does not hold it: run this command"
                     " where the run was started, such as in its container"
@@ -36,18 +36,18 @@ def request_checkpoint(folder: Path) -> int:
     return pid
 
 
-def _is_held(lock: int) -> bool:
+def _is_locked(descriptor: int) -> bool:
     """Whether a process holds the lock; its file stays when the process has ended."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     return False
 
 
-def _process(folder: Path, written: bytes) -> int:
+def _signalable_process(folder: Path, lock_content: bytes) -> int:
     """The process that a lock's file names, where it can take the signal."""
-    match _parsed(written):
+    match _parse_json(lock_content):
         case {"pid": int(pid), "host": str(host), **rest} if pid > 0:
             if host != socket.gethostname():
                 raise ConfigError(f"the run in {folder} is on {host}: run this command there")
@@ -60,14 +60,14 @@ def _process(folder: Path, written: bytes) -> int:
     raise ConfigError(f"{folder}/lock does not name a process: wait for its next checkpoint")
 
 
-def _parsed(written: bytes) -> Any:
+def _parse_json(text: bytes) -> Any:
     try:
-        return json.loads(written)
+        return json.loads(text)
     except (ValueError, RecursionError):
         return None
 
 
-def _has_open(pid: int, lock: int) -> bool:
+def _has_file_open(pid: int, descriptor: int) -> bool:
     """Whether a process has the lock's file open; yes where the system does not say.
 
     The number may be that of another process: one in another container, or a forged one.
@@ -75,7 +75,7 @@ def _has_open(pid: int, lock: int) -> bool:
     descriptors = Path(f"/proc/{pid}/fd")
     if not Path("/proc/self/fd").is_dir():
         return True
-    wanted = os.fstat(lock)
+    wanted = os.fstat(descriptor)
     for entry in descriptors.iterdir() if descriptors.is_dir() else ():
         try:
             found = entry.stat()

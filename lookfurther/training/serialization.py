@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-PIECE = 1 << 26  # bytes in flight between a tensor and its file
+PIECE_BYTES = 1 << 26  # bytes in flight between a tensor and its file
 
-DTYPES = {
+DTYPE_NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -24,7 +24,7 @@ DTYPES = {
 }
 
 
-def serialise(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
+def serialize_tensors(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
     """The safetensors format in pieces.
 
     The library's own writer copies all tensors of a device to the host at once, and before its
@@ -36,7 +36,7 @@ def serialise(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
     for name, tensor in order:
         start, end = end, end + tensor.nbytes
         header[name] = {
-            "dtype": DTYPES[tensor.dtype],
+            "dtype": DTYPE_NAMES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [start, end],
         }
@@ -47,5 +47,5 @@ def serialise(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
         if not tensor.nbytes:
             continue  # its strides may be 0, and then torch refuses to see it as bytes
         flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-        for piece in flat.split(PIECE):
+        for piece in flat.split(PIECE_BYTES):
             yield piece.cpu().numpy().data

@@ -21,36 +21,43 @@ import torch
 from lookfurther.config import Config, from_json, replace, to_json
 from lookfurther.demos.episode import Episode
 from lookfurther.envs import Envs
-from lookfurther.gpu.graphs import Captured
+from lookfurther.gpu.graphs import GraphedCallable
 from lookfurther.learner import Learner
-from lookfurther.networks import builder
-from lookfurther.replay.mixture import Mixture
-from lookfurther.replay.prioritized import Replay
-from lookfurther.system.processes import helper_environment, python_command
+from lookfurther.networks import make_network_builder
+from lookfurther.replay.mixture import ReplayMixture
+from lookfurther.replay.prioritized import PrioritizedReplay
+from lookfurther.system.processes import python_command, subprocess_environment
 from lookfurther.training import hardware
-from lookfurther.training.actors import LocalSource
-from lookfurther.training.build import build_envs, build_mixture, build_source, training_envs
-from lookfurther.training.loop import Loop
-from lookfurther.training.metrics import memory_gib
-from lookfurther.training.updates import Updates
+from lookfurther.training.actors import ActorPool
+from lookfurther.training.build import (
+    build_actor_pool,
+    build_envs,
+    build_mixture,
+    build_training_envs,
+)
+from lookfurther.training.loop import TrainingLoop
+from lookfurther.training.metrics import peak_memory_gib
+from lookfurther.training.updates import UpdateRunner
 from lookfurther.types import Spec
-from lookfurther.validation import least_start
+from lookfurther.validation import min_learning_starts
 
-EXPERT_STEPS = 2_000
-TURN = 8  # updates that follow one another on a GPU, as in a turn of the loop
-WARM = 8  # turns before a measurement: kernels are chosen, compiled and recorded in them
+DEMO_STEPS = 2_000
+UPDATES_PER_CALL = 8  # updates that follow one another on a GPU, as in a turn of the loop
+WARMUP_CALLS = 8  # turns before a measurement: kernels are chosen, compiled and recorded in them
 
 
-class Bench:
+class ThroughputBenchmark:
     """The measurements, each in figures per second."""
 
     def __init__(self, config: Config, seconds: float) -> None:
         self.config, self.seconds = config, seconds
-        self.device, self.precision, self.compiled = hardware.arithmetic(config)
+        self.device, self.precision, self.compiled = hardware.configure_torch(config)
         on_gpu = self.device.type == "cuda"
-        self.updates, self.warm = (TURN, WARM) if on_gpu else (1, 1)
+        self.updates_per_call, self.warmup_calls = (
+            (UPDATES_PER_CALL, WARMUP_CALLS) if on_gpu else (1, 1)
+        )
         torch.manual_seed(config.run.seed)
-        hardware.set_threads(config)
+        hardware.limit_threads(config)
 
     @cached_property
     def spec(self) -> Spec:
@@ -58,28 +65,28 @@ class Bench:
             return envs.spec
 
     @cached_property
-    def mixture(self) -> Mixture:
+    def full_mixture(self) -> ReplayMixture:
         """Both replays, full of noise."""
-        mixture = self.empty()
-        _fill(mixture.agent)
+        mixture = self.build_empty_mixture()
+        _fill_replay(mixture.agent)
         return mixture
 
     @cached_property
-    def crew(self) -> tuple[LocalSource, Learner]:
+    def actors_and_learner(self) -> tuple[ActorPool, Learner]:
         """The lanes with their actors, and the learner whose weights they take."""
-        learner = self.new_learner()
+        learner = self.build_learner()
         make: Callable[[int, int], Envs] = partial(build_envs, self.config.env, self.config)
-        envs = training_envs(make, self.config)
-        return build_source(self.config, envs, learner), learner
+        envs = build_training_envs(make, self.config)
+        return build_actor_pool(self.config, envs, learner), learner
 
-    def new_learner(self) -> Learner:
-        network = builder(self.config.network)(self.spec)
+    def build_learner(self) -> Learner:
+        network = make_network_builder(self.config.network)(self.spec)
         return Learner(network, self.config.learner, self.device, self.precision, self.compiled)
 
     def close(self) -> None:
         """Let go of the lanes and the replays."""
         if "crew" in self.__dict__:
-            for group in self.crew[0].groups:
+            for group in self.actors_and_learner[0].groups:
                 group.envs.close()
         for part in ("crew", "mixture"):
             self.__dict__.pop(part, None)
@@ -96,76 +103,87 @@ class Bench:
                 envs.send(random.integers(0, actions, lanes))
                 envs.recv()
 
-            return {"steps": lanes * self._rate(turn)}
+            return {"steps": lanes * self._measure_rate(turn)}
 
     def actor(self) -> dict[str, float]:
         """The same environments with the network acting, and chunks with priorities coming out."""
-        source, _ = self.crew
+        source, _ = self.actors_and_learner
 
         def turn() -> None:
-            source.start()
-            source.collect()
+            source.start_step()
+            source.collect_chunk()
 
-        return {"steps": self.config.actor.lanes / len(source.groups) * self._rate(turn)}
+        return {"steps": self.config.actor.lanes / len(source.groups) * self._measure_rate(turn)}
 
     def learner(self) -> dict[str, float]:
         """Whole updates: sampling from a full replay, the step, the priorities."""
-        updates = Updates(self.mixture, self.new_learner())
-        rate = self._rate(lambda: updates.run(self.updates))
-        updates.learner.check()
-        return {"updates": self.updates * rate}
+        updates = UpdateRunner(self.full_mixture, self.build_learner())
+        rate = self._measure_rate(lambda: updates.run(self.updates_per_call))
+        updates.learner.raise_if_diverged()
+        return {"updates": self.updates_per_call * rate}
 
     def replay(self) -> dict[str, float]:
         """Sampling a batch and giving priorities back, and the memory of a step."""
-        mixture = self.mixture
-        batch = mixture.blank()
+        mixture = self.full_mixture
+        batch = mixture.empty_batch()
 
         def sample() -> None:
             mixture.sample(batch)
-            mixture.update(batch.item, batch.w)
+            mixture.update_priorities(batch.item, batch.w)
 
-        items = self.config.batch * self._rate(Captured(sample, mixture.agent.device))
-        return {"items": items, "bytes_per_step": mixture.agent.bytes / self.config.replay.capacity}
+        items = self.config.batch_size * self._measure_rate(
+            GraphedCallable(sample, mixture.agent.device)
+        )
+        return {
+            "items": items,
+            "bytes_per_step": mixture.agent.num_bytes / self.config.replay.capacity,
+        }
 
     def together(self, steps: float, updates: float) -> dict[str, float]:
         """Acting and learning at once, at the ratio of the rates that each has alone."""
-        ratio = updates * self.config.batch / steps
-        loop = self.loop(self.mixture, learner__samples_per_insert=ratio, replay__start=0)
-        for _ in range(self.warm):
-            loop.turn()
-        self._wait()
-        before = loop.step, loop.learner.updates, *loop.waits.values()
-        seconds = self._spend(loop.turn)[1]
-        loop.check()
-        after = loop.step, loop.learner.updates, *loop.waits.values()
+        ratio = updates * self.config.batch_size / steps
+        loop = self.build_loop(
+            self.full_mixture, learner__samples_per_insert=ratio, replay__learning_starts=0
+        )
+        for _ in range(self.warmup_calls):
+            loop.run_iteration()
+        self._synchronize()
+        before = loop.step, loop.learner.updates, *loop.wait_seconds.values()
+        seconds = self._run_timed(loop.run_iteration)[1]
+        loop.raise_if_diverged()
+        after = loop.step, loop.learner.updates, *loop.wait_seconds.values()
         rates = [(b - a) / seconds for a, b in zip(before, after, strict=True)]
-        return dict(zip(("steps", "updates", *loop.waits), rates, strict=True))
+        return dict(zip(("steps", "updates", *loop.wait_seconds), rates, strict=True))
 
     def training(self) -> dict[str, float]:
         """A run with its own rate of learning, from its first update on; the replay is empty."""
-        loop = self.learning()
+        loop = self.build_learning_loop()
         before = loop.step
-        seconds = self._spend(loop.turn)[1]
+        seconds = self._run_timed(loop.run_iteration)[1]
         return {"steps": (loop.step - before) / seconds}
 
-    def learning(self) -> Loop:
+    def build_learning_loop(self) -> TrainingLoop:
         """A run just after its first update: it waited for no more steps than it must."""
-        loop = self.loop(self.empty(), replay__start=least_start(self.config))
+        loop = self.build_loop(
+            self.build_empty_mixture(), replay__learning_starts=min_learning_starts(self.config)
+        )
         while not loop.learner.updates:
-            loop.turn()
-        loop.check()
+            loop.run_iteration()
+        loop.raise_if_diverged()
         return loop
 
-    def loop(self, mixture: Mixture, **settings: Any) -> Loop:
+    def build_loop(self, mixture: ReplayMixture, **settings: Any) -> TrainingLoop:
         """The loop of a run with these parts and settings, without its folder."""
         config = replace(self.config, **settings)
-        return Loop(config, None, self.crew[0], mixture, self.crew[1], None, None)  # type: ignore[arg-type]
+        actors, learner = self.actors_and_learner
+        absent: Any = None
+        return TrainingLoop(config, absent, actors, mixture, learner, absent, absent)
 
     def first_update(self) -> dict[str, float]:
         """Seconds from the start of a new process to its first update, with cold caches."""
         with tempfile.TemporaryDirectory() as cache:
             code = "import sys; from lookfurther import bench; bench.start_cold(sys.stdin.read())"
-            environment = helper_environment(user_modules=True) | {
+            environment = subprocess_environment(user_modules=True) | {
                 "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
                 "TRITON_CACHE_DIR": f"{cache}/triton",
             }
@@ -181,56 +199,56 @@ class Bench:
 
     def memory(self) -> dict[str, float]:
         """The most memory held so far, in GiB."""
-        held = {"host": memory_gib()}
+        held = {"host": peak_memory_gib()}
         if self.device.type == "cuda":
             held["gpu"] = torch.cuda.max_memory_allocated(self.device) / 2**30
         return held
 
-    def empty(self) -> Mixture:
+    def build_empty_mixture(self) -> ReplayMixture:
         """Both replays, with a demonstration and nothing else in them."""
         spec, replay = self.spec, self.config.replay
-        size = Replay.bytes_for(spec, replay.capacity, len(replay.horizons))
-        memory = hardware.replay_device(self.config, size, 0)
-        expert = [_noise(spec)] if self.config.learner.expert_items else []
+        size = PrioritizedReplay.estimate_bytes(spec, replay.capacity, len(replay.horizons))
+        memory = hardware.choose_replay_device(self.config, size, 0)
+        expert = [_build_random_demo(spec)] if self.config.learner.expert_items else []
         return build_mixture(self.config, spec, expert, memory)
 
-    def _rate(self, turn: Callable[[], Any]) -> float:
+    def _measure_rate(self, turn: Callable[[], Any]) -> float:
         """Turns a second, after some that do not count."""
-        for _ in range(self.warm):
+        for _ in range(self.warmup_calls):
             turn()
-        self._wait()
-        turns, seconds = self._spend(turn)
+        self._synchronize()
+        turns, seconds = self._run_timed(turn)
         return turns / seconds
 
-    def _spend(self, turn: Callable[[], Any]) -> tuple[int, float]:
+    def _run_timed(self, turn: Callable[[], Any]) -> tuple[int, float]:
         """Turns made in the time of a measurement, at least one, and the seconds they took."""
         turns, start = 0, time.perf_counter()
         while not turns or time.perf_counter() - start < self.seconds:
             turn()
             turns += 1
-        self._wait()
+        self._synchronize()
         return turns, time.perf_counter() - start
 
-    def _wait(self) -> None:
+    def _synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
 
-def start_cold(config: str) -> None:
+def run_to_first_update(config: str) -> None:
     """A process up to its first update."""
-    with closing(Bench(from_json(config), 0.0)) as bench:
-        bench.learning()
+    with closing(ThroughputBenchmark(from_json(config), 0.0)) as bench:
+        bench.build_learning_loop()
 
 
-def _noise(spec: Spec) -> Episode:
+def _build_random_demo(spec: Spec) -> Episode:
     """A demonstration of nothing."""
     random = np.random.default_rng(0)
-    planes = random.integers(0, 256, (EXPERT_STEPS + 1, *spec.plane)).astype(spec.dtype)
-    actions = random.integers(0, spec.actions, EXPERT_STEPS)
-    return Episode(planes, actions, np.ones(EXPERT_STEPS, np.float32), terminal=True)
+    planes = random.integers(0, 256, (DEMO_STEPS + 1, *spec.plane)).astype(spec.dtype)
+    actions = random.integers(0, spec.actions, DEMO_STEPS)
+    return Episode(planes, actions, np.ones(DEMO_STEPS, np.float32), terminal=True)
 
 
-def _fill(replay: Replay) -> None:
+def _fill_replay(replay: PrioritizedReplay) -> None:
     """Something in every slot, and so many episodes that some items end in one."""
     slots = len(replay.actions)
     replay.planes[:slots].fill_(1)  # what they show does not matter, that they are in memory does
@@ -239,5 +257,5 @@ def _fill(replay: Replay) -> None:
     replay.marks[ends] = 2
     mass = torch.rand(replay.tree.size, dtype=torch.float64, device=replay.device)
     replay.tree.rebuild(mass)
-    replay.cursor += replay.length
-    replay.relink()
+    replay.cursor += replay.slots_per_lane
+    replay.rebuild_index()

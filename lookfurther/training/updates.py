@@ -7,16 +7,16 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lookfurther.gpu.graphs import Captured
-from lookfurther.learner import Learner, Terms
-from lookfurther.replay.mixture import Mixture
+from lookfurther.gpu.graphs import GraphedCallable
+from lookfurther.learner import Learner, UpdateMetrics
+from lookfurther.replay.mixture import ReplayMixture
 from lookfurther.types import Batch
 
 # Updates in one graph where so many follow one another: the GPU waits at the start of each graph.
-STRETCH = 4
+UPDATES_PER_GRAPH = 4
 
 
-class Updates:
+class UpdateRunner:
     """Makes updates and keeps the sums of what they report, on the device.
 
     Where the replays lie beside the learner whole updates are one graph. When the priorities of
@@ -25,102 +25,110 @@ class Updates:
     network stays. Replays in host memory sample there; the rest is one graph.
     """
 
-    def __init__(self, mixture: Mixture, learner: Learner) -> None:
+    def __init__(self, mixture: ReplayMixture, learner: Learner) -> None:
         self.mixture, self.learner = mixture, learner
-        self.device = learner.weights.device
-        blanks = [Batch(*(t.to(self.device) for t in mixture.blank())) for _ in (0, 1)]
-        self.fetched = [learner.fetched(blank) for blank in blanks]  # memory, to be filled
+        self.device = learner.online_weights.device
+        blanks = [Batch(*(t.to(self.device) for t in mixture.empty_batch())) for _ in (0, 1)]
+        self.prepared_batches = [
+            learner.prepare_batch(blank) for blank in blanks
+        ]  # memory, to be filled
         self.priority = torch.zeros(0)
-        self.names: list[str] = []
-        self.sums = torch.zeros(0)
-        self.counted = 0
+        self.term_names: list[str] = []
+        self.term_sums = torch.zeros(0)
+        self.update_count = 0
         if mixture.agent.device.type == self.device.type:
-            self.fetch = Captured(partial(self._fetch, 0), self.device)
-            self.stretch = STRETCH if self.device.type == "cuda" else 1  # a CPU looks at each
-            self.turns = {
-                (place, count, more): Captured(
-                    partial(self._turns, place, count, more), self.device
+            self.prepare_first_batch = GraphedCallable(partial(self._prepare_batch, 0), self.device)
+            self.updates_per_graph = (
+                UPDATES_PER_GRAPH if self.device.type == "cuda" else 1
+            )  # a CPU looks at each
+            self.graphed_updates = {
+                (place, count, more): GraphedCallable(
+                    partial(self._update_repeatedly, place, count, more), self.device
                 )
-                for place, count in ((0, 1), (1, 1), (0, STRETCH))
+                for place, count in ((0, 1), (1, 1), (0, UPDATES_PER_GRAPH))
                 for more in (False, True)
             }
-            self.run_all = self._beside
+            self.run_updates = self._run_with_device_replay
         else:
-            self.learn = Captured(self._learn_apart, self.device)
-            self.drawn = mixture.blank()
-            self.run_all = self._apart
+            self.graphed_update = GraphedCallable(self._update_from_host_batch, self.device)
+            self.host_batch = mixture.empty_batch()
+            self.run_updates = self._run_with_host_replay
 
     def run(self, count: int) -> None:
         """`count` updates, one after the other."""
         if count:
-            self.run_all(count)
-            self.counted += count
+            self.run_updates(count)
+            self.update_count += count
 
-    def _beside(self, count: int) -> None:
+    def _run_with_device_replay(self, count: int) -> None:
         place, fetched = 0, False
         while count:
             if not fetched:
-                self.fetch()
+                self.prepare_first_batch()
                 place = 0
-            alike = min(count, self.learner.until_copy)
-            turns = self.stretch if place == 0 and alike >= self.stretch else 1
+            alike = min(count, self.learner.updates_until_target_copy)
+            turns = self.updates_per_graph if place == 0 and alike >= self.updates_per_graph else 1
             fetched = alike > turns
-            self.turns[place, turns, fetched]()
+            self.graphed_updates[place, turns, fetched]()
             for _ in range(turns):
-                self._count()
+                self._finish_update()
             count, place = count - turns, (place + turns) % 2
 
-    def _fetch(self, place: int) -> None:
-        self.mixture.sample(self.fetched[place].batch)
-        self.learner.prepare(self.fetched[place])
+    def _prepare_batch(self, buffer: int) -> None:
+        self.mixture.sample(self.prepared_batches[buffer].batch)
+        self.learner.prepare_into(self.prepared_batches[buffer])
 
-    def _turns(self, place: int, count: int, more: bool) -> None:
+    def _update_repeatedly(self, buffer: int, count: int, has_next: bool) -> None:
         """`count` turns; after the last, too, the next batch is there if more are to come."""
         for i in range(count):
-            self._turn((place + i) % 2, more or i < count - 1)
+            self._update_once((buffer + i) % 2, has_next or i < count - 1)
 
-    def _turn(self, place: int, more: bool) -> None:
+    def _update_once(self, buffer: int, has_next: bool) -> None:
         """Learn from one batch and, where more are to come, fetch the other."""
-        fetched = self.fetched[place]
+        fetched = self.prepared_batches[buffer]
 
         def tell(priority: Tensor) -> None:
-            self.mixture.update(fetched.batch.item, priority)
-            if more:
-                self._fetch(1 - place)
+            self.mixture.update_priorities(fetched.batch.item, priority)
+            if has_next:
+                self._prepare_batch(1 - buffer)
 
-        self.learner.advance(fetched, tell, self._add)
+        self.learner.update(fetched, tell, self._accumulate_terms)
 
-    def _apart(self, count: int) -> None:
+    def _run_with_host_replay(self, count: int) -> None:
         for _ in range(count):
-            self.mixture.sample(self.drawn)
-            for own, new in zip(self.fetched[0].batch, self.drawn, strict=True):
+            self.mixture.sample(self.host_batch)
+            for own, new in zip(self.prepared_batches[0].batch, self.host_batch, strict=True):
                 own.copy_(new)
-            self.learn()
-            self.mixture.update(self.drawn.item, self.priority.to(self.drawn.item.device))
-            self._count()
+            self.graphed_update()
+            self.mixture.update_priorities(
+                self.host_batch.item, self.priority.to(self.host_batch.item.device)
+            )
+            self._finish_update()
 
-    def _learn_apart(self) -> None:
-        self.learner.prepare(self.fetched[0])
-        self.priority = self.learner.advance(self.fetched[0], note=self._add).priority
+    def _update_from_host_batch(self) -> None:
+        self.learner.prepare_into(self.prepared_batches[0])
+        self.priority = self.learner.update(
+            self.prepared_batches[0], on_metrics=self._accumulate_terms
+        ).priority
 
-    def _count(self) -> None:
+    def _finish_update(self) -> None:
         if self.device.type == "cpu":
-            self.learner.check()
-        self.learner.count()
+            self.learner.raise_if_diverged()
+        self.learner.maybe_update_target()
 
-    def _add(self, terms: Terms) -> None:
-        if not self.names:
-            self.names = list(terms)
-            self.sums = torch.zeros(len(terms), device=self.device)
-        self.sums += torch.stack(list(terms.values()))
+    def _accumulate_terms(self, terms: UpdateMetrics) -> None:
+        if not self.term_names:
+            self.term_names = list(terms)
+            self.term_sums = torch.zeros(len(terms), device=self.device)
+        self.term_sums += torch.stack(list(terms.values()))
 
-    def means(self) -> dict[str, float]:
+    def compute_mean_terms(self) -> dict[str, float]:
         """The means of everything reported since the last call."""
-        if not self.counted:
+        if not self.update_count:
             return {}
-        sums = torch.cat([self.sums, self.learner.norms.view(1)])
-        means = (sums / self.counted).tolist()
-        self.sums.zero_()
-        self.learner.norms.zero_()
-        self.counted = 0
-        return dict(zip([*self.names, "gradient_norm"], means, strict=True))
+        sums = torch.cat([self.term_sums, self.learner.gradient_norm_sum.view(1)])
+        means = (sums / self.update_count).tolist()
+        self.term_sums.zero_()
+        self.learner.gradient_norm_sum.zero_()
+        self.update_count = 0
+        return dict(zip([*self.term_names, "gradient_norm"], means, strict=True))

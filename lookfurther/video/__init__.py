@@ -9,92 +9,107 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lookfurther.video.chart import Axes, Curve
-from lookfurther.video.encode import animate, check_length
-from lookfurther.video.layout import Panel, Stage
-from lookfurther.video.playback import Reel, overtaking, rehearse
-from lookfurther.video.players import Side
+from lookfurther.video.chart import ChartAxes, ReturnCurve
+from lookfurther.video.encode import check_gif_length, write_animation
+from lookfurther.video.layout import PlayerPanel, VideoLayout
+from lookfurther.video.playback import Playback, cumulative_returns, find_overtaking
+from lookfurther.video.players import Player
 
-WIDTHS = {".mp4": 1280, ".gif": 960}  # pixels of a film
-SMOOTH = 30.0  # pictures a second
-LONG = 60.0  # seconds that the film of an episode lasts at most, unless told otherwise
-PAUSE = 2.0  # seconds at an episode's end
+VIDEO_WIDTHS = {".mp4": 1280, ".gif": 960}  # pixels of a film
+TARGET_FPS = 30.0  # pictures a second
+MAX_EPISODE_SECONDS = (
+    60.0  # seconds that the film of an episode lasts at most, unless told otherwise
+)
+END_PAUSE_SECONDS = 2.0  # seconds at an episode's end
 
 
-class Shown(NamedTuple):
+class PairResult(NamedTuple):
     """How the plays of one pair went."""
 
     scores: tuple[float, ...]  # of the agent, then of the expert
-    overtaking: int | None  # the frame at which the agent went ahead for good
+    overtaking_frame: int | None  # the frame at which the agent went ahead for good
 
 
-class Screening:
+class SideBySide:
     """Plays side by side, as they unroll."""
 
-    def __init__(self, stage: Stage, sides: Sequence[Side]) -> None:
-        self._stage, self._sides = stage, sides
-        self.reels = [Reel(side.play()) for side in sides]
+    def __init__(self, layout: VideoLayout, players: Sequence[Player]) -> None:
+        self._layout, self._players = layout, players
+        self.playbacks = [Playback(side.play()) for side in players]
 
     @property
-    def over(self) -> bool:
-        return all(reel.over for reel in self.reels)
+    def is_over(self) -> bool:
+        return all(reel.is_over for reel in self.playbacks)
 
-    def show(self, frame: int, axes: Axes | None = None) -> np.ndarray:
+    def draw_at(self, frame: int, axes: ChartAxes | None = None) -> np.ndarray:
         """The picture at a frame; axes that are not given grow with what has been played."""
-        pictures = [reel.show(frame) for reel in self.reels]
+        pictures = [reel.picture_at(frame) for reel in self.playbacks]
         panels = [
-            Panel(side.name, side.detail, Curve(side.colour, reel.returns, reel.over), picture)
-            for side, reel, picture in zip(self._sides, self.reels, pictures, strict=True)
+            PlayerPanel(
+                side.name,
+                side.detail,
+                ReturnCurve(side.colour, reel.returns, reel.is_over),
+                picture,
+            )
+            for side, reel, picture in zip(self._players, self.playbacks, pictures, strict=True)
         ]
-        return self._stage.draw(frame, panels, axes or growing([r.returns for r in self.reels]))
+        return self._layout.draw_frame(
+            frame, panels, axes or growing_axes([r.returns for r in self.playbacks])
+        )
 
 
-def growing(returns: Sequence[np.ndarray]) -> Axes:
+def growing_axes(returns: Sequence[np.ndarray]) -> ChartAxes:
     """Axes with room for a while: they change now and then, not with every frame."""
-    axes = Axes.of(returns)
+    axes = ChartAxes.from_returns(returns)
     return axes._replace(
         frames=math.ceil(64 * 1.5 ** math.ceil(math.log(max(axes.frames, 64) / 64, 1.5)))
     )
 
 
-def film(
-    stage: Stage,
-    pairs: Sequence[Sequence[Side]],
+def write_video(
+    layout: VideoLayout,
+    pairs: Sequence[Sequence[Player]],
     out: Path,
     speed: float,
-    tell: Callable[[str], None],
-) -> list[Shown]:
+    report_progress: Callable[[str], None],
+) -> list[PairResult]:
     """Write a film of the pairs, one after another; a speed of 0 is chosen from their length."""
     returns = []
     for number, sides in enumerate(pairs, 1):
-        tell(f"playing {number} of {len(pairs)}")
-        returns.append([rehearse(side.play()) for side in sides])
-    axes = [Axes.of(curves) for curves in returns]
-    stride, fps = pace(stage.scene.rate, max(a.frames for a in axes), speed)
-    pictures = sum(math.ceil(a.frames / stride) + 1 + int(PAUSE * fps) for a in axes)
-    check_length(out, pictures)
-    tell(f"drawing {pictures:,} pictures")
-    animate(_frames(stage, pairs, axes, stride, int(PAUSE * fps)), out, fps)
-    return [_shown(curves) for curves in returns]
+        report_progress(f"playing {number} of {len(pairs)}")
+        returns.append([cumulative_returns(side.play()) for side in sides])
+    axes = [ChartAxes.from_returns(curves) for curves in returns]
+    stride, fps = playback_pace(layout.env_view.frame_rate, max(a.frames for a in axes), speed)
+    pictures = sum(math.ceil(a.frames / stride) + 1 + int(END_PAUSE_SECONDS * fps) for a in axes)
+    check_gif_length(out, pictures)
+    report_progress(f"drawing {pictures:,} pictures")
+    write_animation(
+        _draw_frames(layout, pairs, axes, stride, int(END_PAUSE_SECONDS * fps)), out, fps
+    )
+    return [_pair_result(curves) for curves in returns]
 
 
-def _shown(curves: Sequence[np.ndarray]) -> Shown:
-    ahead = overtaking(*curves) if len(curves) == 2 else None
-    return Shown(tuple(float(curve[-1]) for curve in curves), ahead)
+def _pair_result(curves: Sequence[np.ndarray]) -> PairResult:
+    ahead = find_overtaking(*curves) if len(curves) == 2 else None
+    return PairResult(tuple(float(curve[-1]) for curve in curves), ahead)
 
 
-def pace(rate: float, frames: int, speed: float) -> tuple[int, float]:
+def playback_pace(frame_rate: float, frames: int, speed: float) -> tuple[int, float]:
     """How many frames on each picture is, and how many pictures are shown a second."""
-    speed = speed or max(1.0, frames / rate / LONG)
-    stride = max(1, round(rate * speed / SMOOTH))
-    return stride, rate * speed / stride
+    speed = speed or max(1.0, frames / frame_rate / MAX_EPISODE_SECONDS)
+    stride = max(1, round(frame_rate * speed / TARGET_FPS))
+    return stride, frame_rate * speed / stride
 
 
-def _frames(
-    stage: Stage, pairs: Sequence[Sequence[Side]], axes: Sequence[Axes], stride: int, pause: int
+def _draw_frames(
+    layout: VideoLayout,
+    pairs: Sequence[Sequence[Player]],
+    axes: Sequence[ChartAxes],
+    stride: int,
+    pause: int,
 ) -> Iterator[np.ndarray]:
     for sides, area in zip(pairs, axes, strict=True):
-        screening = Screening(stage, sides)
+        screening = SideBySide(layout, sides)
         for frame in range(0, area.frames, stride):
-            yield screening.show(frame, area)
-        yield from [screening.show(area.frames, area)] * (1 + pause)
+            yield screening.draw_at(frame, area)
+        yield from [screening.draw_at(area.frames, area)] * (1 + pause)

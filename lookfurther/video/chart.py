@@ -7,19 +7,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lookfurther.video.draw import BACK, FAINT, GOOD, LINE, Box, Pen
-from lookfurther.video.playback import Scene
+from lookfurther.video.draw import (
+    BACKGROUND,
+    FAINT_TEXT,
+    GRID_COLOUR,
+    SUCCESS_COLOUR,
+    Box,
+    ScaledCanvas,
+)
+from lookfurther.video.playback import EnvView
 
 
-class Curve(NamedTuple):
+class ReturnCurve(NamedTuple):
     """The return of one play."""
 
     colour: str
     returns: np.ndarray  # [frames + 1], so far
-    over: bool
+    is_over: bool
 
 
-class Axes(NamedTuple):
+class ChartAxes(NamedTuple):
     """What the curves are drawn over."""
 
     frames: int
@@ -27,36 +34,36 @@ class Axes(NamedTuple):
     high: float
 
     @classmethod
-    def of(cls, returns: Sequence[np.ndarray]) -> Axes:
+    def from_returns(cls, returns: Sequence[np.ndarray]) -> ChartAxes:
         """Room for all of them."""
         low, high = min(r.min() for r in returns), max(r.max() for r in returns)
         frames = max(len(r) for r in returns) - 1
         return cls(max(1, frames), float(low), float(high if high > low else low + 1))
 
 
-class Chart:
+class ReturnChart:
     """Curves in a box, on axes of frames and returns."""
 
-    def __init__(self, pen: Pen, scene: Scene, axes: Axes, box: Box) -> None:
-        self._pen, self._scene, self._axes = pen, scene, axes
+    def __init__(self, canvas: ScaledCanvas, env_view: EnvView, axes: ChartAxes, box: Box) -> None:
+        self._canvas, self._env_view, self._axes = canvas, env_view, axes
         self._left, self._top, self._right, self._bottom = box
 
-    def grid(self) -> None:
+    def draw_grid(self) -> None:
         """Heights of the return, and moments below."""
-        pen, axes = self._pen, self._axes
-        for value in ticks(axes.low, axes.high, 4):
+        pen, axes = self._canvas, self._axes
+        for value in axis_ticks(axes.low, axes.high, 4):
             y = self._y(value)
-            pen.line([(self._left, y), (self._right, y)], 1, LINE)
-            pen.text((self._left - 10, y), number(value), 13, FAINT, "rm")
-        second = self._scene.rate if self._scene.atari else 1.0
-        for time in ticks(0, axes.frames / second, 8):
+            pen.draw_line([(self._left, y), (self._right, y)], 1, GRID_COLOUR)
+            pen.draw_text((self._left - 10, y), format_return(value), 13, FAINT_TEXT, "rm")
+        second = self._env_view.frame_rate if self._env_view.is_atari else 1.0
+        for time in axis_ticks(0, axes.frames / second, 8):
             frame = round(time * second)
-            text = moment(frame, self._scene) if self._scene.atari else f"{frame:,}"
-            pen.text((self._x(frame), self._bottom + 17), text, 13, FAINT, "mm")
-        what = "return" if self._scene.atari else "return, over steps"
-        pen.text((self._left, self._top - 15), what, 13, FAINT)
+            text = format_time(frame, self._env_view) if self._env_view.is_atari else f"{frame:,}"
+            pen.draw_text((self._x(frame), self._bottom + 17), text, 13, FAINT_TEXT, "mm")
+        what = "return" if self._env_view.is_atari else "return, over steps"
+        pen.draw_text((self._left, self._top - 15), what, 13, FAINT_TEXT)
 
-    def curve(self, curve: Curve, frame: int) -> None:
+    def draw_curve(self, curve: ReturnCurve, frame: int) -> None:
         """The returns so far and a dot at their end; after the play's end, a thin line onwards."""
         last = len(curve.returns) - 1
         head = float(self._x(last)), float(self._y(curve.returns[-1]))
@@ -64,26 +71,26 @@ class Chart:
         at = (x - self._left) / (self._right - self._left) * self._axes.frames
         y = self._y(curve.returns[np.clip(at.astype(int), 0, last)])
         now = self._x(min(frame, self._axes.frames))
-        if curve.over and now > head[0]:
-            self._pen.line([head, (now, head[1])], 1, curve.colour)
+        if curve.is_over and now > head[0]:
+            self._canvas.draw_line([head, (now, head[1])], 1, curve.colour)
         points = [
             *zip(x.tolist(), y.tolist(), strict=True),
             (head[0], y[-1] if len(y) else head[1]),
         ]
-        self._pen.line([*points, head], 3, curve.colour)
-        self._pen.dot(head, 7, BACK)
-        self._pen.dot(head, 5, curve.colour)
+        self._canvas.draw_line([*points, head], 3, curve.colour)
+        self._canvas.draw_dot(head, 7, BACKGROUND)
+        self._canvas.draw_dot(head, 5, curve.colour)
 
-    def mark(self, frame: int) -> None:
+    def draw_overtaking(self, frame: int) -> None:
         """Where the agent overtakes the expert."""
         x, top = self._x(frame), self._top - 15
         for y in np.arange(top + 12, self._bottom, 9).tolist():
-            self._pen.line([(x, y), (x, min(y + 5, self._bottom))], 2, GOOD)
-        text = f"agent overtakes expert, {moment(frame, self._scene)}"
+            self._canvas.draw_line([(x, y), (x, min(y + 5, self._bottom))], 2, SUCCESS_COLOUR)
+        text = f"agent overtakes expert, {format_time(frame, self._env_view)}"
         left = x < (self._left + self._right) / 2
         # A mark near the axis must not lie over the axis's own words.
         x = max(x, self._left + 130) if left else x
-        self._pen.text((x, top), text, 14, GOOD, "lm" if left else "rm")
+        self._canvas.draw_text((x, top), text, 14, SUCCESS_COLOUR, "lm" if left else "rm")
 
     def _x(self, frame: Any) -> Any:
         return self._left + (self._right - self._left) * frame / self._axes.frames
@@ -93,7 +100,7 @@ class Chart:
         return self._bottom - (self._bottom - self._top) * share
 
 
-def ticks(low: float, high: float, count: int) -> list[float]:
+def axis_ticks(low: float, high: float, count: int) -> list[float]:
     """Round numbers between two."""
     from matplotlib.ticker import MaxNLocator
 
@@ -101,15 +108,15 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     return [float(x) for x in found if low <= x <= high]
 
 
-def number(value: float) -> str:
+def format_return(value: float) -> str:
     """A return as 10,100 or 0.75."""
     whole = abs(value - round(value)) < 5e-4
     return f"{round(value):,}" if whole else f"{value:,.3f}".rstrip("0")
 
 
-def moment(frame: int, scene: Scene) -> str:
+def format_time(frame: int, env_view: EnvView) -> str:
     """A point in time as 1:05, or as a step."""
-    if not scene.atari:
+    if not env_view.is_atari:
         return f"step {frame:,}"
-    seconds = int(frame / scene.rate)
+    seconds = int(frame / env_view.frame_rate)
     return f"{seconds // 60}:{seconds % 60:02}"

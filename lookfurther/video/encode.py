@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookfurther.errors import ConfigError, LookFurtherError
-from lookfurther.training.metrics import replacing
+from lookfurther.training.metrics import atomic_replace
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-COLOURS = 255  # one of a GIF's 256 is kept for "as in the frame before"
-FASTEST = 50.0  # frames a second; viewers slow down anything faster
-LONGEST = 3000  # pictures of a GIF, all of which are held in memory
+MAX_COLOURS = 255  # one of a GIF's 256 is kept for "as in the frame before"
+MAX_FPS = 50.0  # frames a second; viewers slow down anything faster
+MAX_GIF_FRAMES = 3000  # pictures of a GIF, all of which are held in memory
 
 
 def _pack(frame: np.ndarray) -> np.ndarray:
@@ -42,8 +42,8 @@ def _nearest(colours: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     from PIL import Image
 
     rgb = _unpack(colours)
-    cut = Image.fromarray(rgb[None]).quantize(COLOURS, Image.Quantize.MEDIANCUT)
-    palette = np.array(cut.getpalette(), np.uint8).reshape(-1, 3)[:COLOURS]
+    cut = Image.fromarray(rgb[None]).quantize(MAX_COLOURS, Image.Quantize.MEDIANCUT)
+    palette = np.array(cut.getpalette(), np.uint8).reshape(-1, 3)[:MAX_COLOURS]
     points, centres = rgb.astype(np.float32), palette.astype(np.float32)
     apart = np.square(centres).sum(1) - 2 * points @ centres.T  # squared distance - |point|^2
     return palette, apart.argmin(1)
@@ -53,7 +53,7 @@ def _indexed(frames: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
     """One palette [n, 3] for all frames, and the frames as entries of it: exact if they fit."""
     packed = [_pack(frame) for frame in frames]
     colours = np.unique(np.concatenate([np.unique(p) for p in packed]))
-    if len(colours) <= COLOURS:
+    if len(colours) <= MAX_COLOURS:
         palette, entry = _unpack(colours), np.arange(len(colours))
     else:
         packed = [_coarse(p) for p in packed]
@@ -71,7 +71,7 @@ def _image(entries: np.ndarray, palette: np.ndarray) -> Image:
 
 
 @lru_cache
-def _bar(text: str, width: int) -> np.ndarray:
+def _caption_bar(text: str, width: int) -> np.ndarray:
     """A caption in white on dark, [height, width, 3], cut with an ellipsis where too long."""
     from PIL import Image, ImageDraw, ImageFont
 
@@ -87,12 +87,12 @@ def _bar(text: str, width: int) -> np.ndarray:
     return np.repeat(grey[..., None], 3, -1)
 
 
-def _check(frames: list[np.ndarray], fps: float, captions: Sequence[str] | None) -> None:
+def _check_gif_input(frames: list[np.ndarray], fps: float, captions: Sequence[str] | None) -> None:
     if not frames:
         raise LookFurtherError("no frames to animate: the episode is empty")
     for i, frame in enumerate(frames):
         _check_frame(i, frame, frames[0].shape)
-    _check_speed(fps)
+    _check_fps(fps)
     if captions is not None and len(captions) != len(frames):
         raise LookFurtherError(f"{len(captions)} captions for {len(frames)} frames: give one each")
 
@@ -104,23 +104,25 @@ def _check_frame(i: int, frame: np.ndarray, shape: tuple[int, ...]) -> None:
         )
 
 
-def _check_speed(fps: float) -> None:
-    if not 0 < fps <= FASTEST:
-        raise LookFurtherError(f"fps must be above 0 and at most {FASTEST:g}, not {fps}")
+def _check_fps(fps: float) -> None:
+    if not 0 < fps <= MAX_FPS:
+        raise LookFurtherError(f"fps must be above 0 and at most {MAX_FPS:g}, not {fps}")
 
 
-def _dressed(
+def _scale_and_caption(
     frames: Iterable[np.ndarray], scale: int, captions: Sequence[str] | None
 ) -> Iterator[np.ndarray]:
     """Frames with each pixel `scale` wide, and their captions in a bar below."""
     for i, frame in enumerate(frames):
         large = frame.repeat(scale, 0).repeat(scale, 1)
         yield (
-            large if captions is None else np.concatenate([large, _bar(captions[i], len(large[0]))])
+            large
+            if captions is None
+            else np.concatenate([large, _caption_bar(captions[i], len(large[0]))])
         )
 
 
-def gif(
+def write_gif(
     frames: list[np.ndarray],
     out: Path,
     fps: float,
@@ -132,12 +134,12 @@ def gif(
     Colours are exact where all frames together have at most 255. Equal frames in a row become
     one that lasts as long as they would.
     """
-    _check(frames, fps, captions)
-    palette, entries = _indexed(list(_dressed(frames, scale, captions)))
+    _check_gif_input(frames, fps, captions)
+    palette, entries = _indexed(list(_scale_and_caption(frames, scale, captions)))
     images = [_image(e, palette) for e in entries]
     # A GIF counts in hundredths: rounding the moments, not the durations, keeps the speed true.
     moments = np.round(100 * np.arange(len(frames) + 1) / fps).astype(int)
-    with replacing(out) as temporary:
+    with atomic_replace(out) as temporary:
         images[0].save(
             temporary,
             format="GIF",
@@ -150,7 +152,7 @@ def gif(
         )
 
 
-def mp4(
+def write_mp4(
     frames: Iterable[np.ndarray],
     out: Path,
     fps: float,
@@ -158,14 +160,14 @@ def mp4(
     captions: Sequence[str] | None = None,
 ) -> None:
     """As `gif`, but a film for any length: frames are taken one at a time and never held."""
-    _check_speed(fps)
-    _check_library()
+    _check_fps(fps)
+    _check_pyav()
     import av
 
-    with replacing(out) as temporary, av.open(temporary, "w", format="mp4") as file:
+    with atomic_replace(out) as temporary, av.open(temporary, "w", format="mp4") as file:
         stream = None
-        for i, frame in enumerate(map(_even, _dressed(frames, scale, captions))):
-            stream = stream or _stream(file, fps, frame.shape)
+        for i, frame in enumerate(map(_pad_to_even, _scale_and_caption(frames, scale, captions))):
+            stream = stream or _add_h264_stream(file, fps, frame.shape)
             _check_frame(i, frame, (stream.height, stream.width, 3))
             file.mux(stream.encode(av.VideoFrame.from_ndarray(frame, "rgb24")))
         if stream is None:
@@ -173,7 +175,7 @@ def mp4(
         file.mux(stream.encode())
 
 
-def animate(
+def write_animation(
     frames: Iterable[np.ndarray],
     out: Path,
     fps: float,
@@ -182,34 +184,34 @@ def animate(
 ) -> None:
     """As `gif` or as `mp4`, whichever `out` names."""
     if out.suffix.lower() == ".gif":
-        gif(list(frames), out, fps, scale, captions)
+        write_gif(list(frames), out, fps, scale, captions)
     else:
-        mp4(frames, out, fps, scale, captions)
+        write_mp4(frames, out, fps, scale, captions)
 
 
-def check_film(out: Path) -> None:
+def check_video_path(out: Path) -> None:
     """Refuse a file that `animate` cannot write before anything is played for it."""
     if out.suffix.lower() not in (".gif", ".mp4"):
         raise ConfigError(f"{out} must end in .gif or .mp4")
     if out.suffix.lower() == ".mp4":
-        _check_library()
+        _check_pyav()
 
 
-def check_length(out: Path, pictures: int) -> None:
+def check_gif_length(out: Path, frame_count: int) -> None:
     """Refuse more pictures than a GIF may have."""
-    if out.suffix.lower() == ".gif" and pictures > LONGEST:
+    if out.suffix.lower() == ".gif" and frame_count > MAX_GIF_FRAMES:
         raise ConfigError(
-            f"{pictures:,} pictures are too many for a GIF: name an .mp4, or a higher --speed"
+            f"{frame_count:,} pictures are too many for a GIF: name an .mp4, or a higher --speed"
         )
 
 
-def _check_library() -> None:
+def _check_pyav() -> None:
     """MP4 needs PyAV, an optional extra."""
     if find_spec("av") is None:
         raise ConfigError("MP4 needs PyAV: install lookfurther[video], or name a .gif")
 
 
-def _stream(file: Any, fps: float, shape: tuple[int, ...]) -> Any:
+def _add_h264_stream(file: Any, fps: float, shape: tuple[int, ...]) -> Any:
     """H.264 as every browser and player takes it."""
     stream = file.add_stream("libx264", rate=Fraction(fps).limit_denominator(1000))
     stream.height, stream.width, _ = shape
@@ -218,7 +220,7 @@ def _stream(file: Any, fps: float, shape: tuple[int, ...]) -> Any:
     return stream
 
 
-def _even(frame: np.ndarray) -> np.ndarray:
+def _pad_to_even(frame: np.ndarray) -> np.ndarray:
     """A frame with an even number of rows and columns, as H.264 halves its colours."""
     height, width, _ = frame.shape
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), "edge")

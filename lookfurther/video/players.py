@@ -8,60 +8,73 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lookfurther.demos import catalog
 from lookfurther.demos.episode import Episode
-from lookfurther.evaluation.paper_scores import game_of, titles
-from lookfurther.evaluation.results import EPSILON
-from lookfurther.rollout import greedy
-from lookfurther.system.printable import printable
-from lookfurther.video.draw import AGENT, EXPERT
-from lookfurther.video.playback import Scene, Shot, act, repeat
+from lookfurther.evaluation.paper_scores import game_of, game_titles
+from lookfurther.evaluation.results import DEFAULT_EPSILON
+from lookfurther.rollout import epsilon_greedy_policy
+from lookfurther.system.printable import make_printable
+from lookfurther.video.draw import AGENT_COLOUR, EXPERT_COLOUR
+from lookfurther.video.playback import EnvView, Frame, play_policy, replay_demonstration
 
 if TYPE_CHECKING:
     from lookfurther.agent import Agent
 
-LONGEST = 40  # characters of a name in a picture
+MAX_NAME_LENGTH = 40  # characters of a name in a picture
 
 
-class Side(NamedTuple):
+class Player(NamedTuple):
     """A play that can be seen as often as asked."""
 
     name: str
     detail: str
     colour: str
-    play: Callable[[], Iterator[Shot]]
+    play: Callable[[], Iterator[Frame]]
 
 
-class Expert(NamedTuple):
+class ExpertEpisode(NamedTuple):
     """One demonstration."""
 
     name: str
     episode: Episode
 
 
-def experts(agent: Agent, names: Sequence[str]) -> list[Expert]:
+def load_experts(agent: Agent, names: Sequence[str]) -> list[ExpertEpisode]:
     """The episodes of these sets, the best first."""
     found = [
-        Expert(f"{printable(name.rpartition('/')[2], LONGEST)}, episode {i}", episode)
+        ExpertEpisode(
+            f"{make_printable(name.rpartition('/')[2], MAX_NAME_LENGTH)}, episode {i}", episode
+        )
         for name in names
-        for i, episode in enumerate(catalog.load(name, agent.spec, agent.config.environment))
+        for i, episode in enumerate(catalog.load_set(name, agent.spec, agent.config.environment))
     ]
     return sorted(found, key=lambda expert: -expert.episode.score)
 
 
-def title(env: str) -> str:
+def short_env_title(env: str) -> str:
     """Montezuma's Revenge for ALE/MontezumaRevenge-v5, UnlockPickup for x/UnlockPickup-v0."""
     last = re.sub(r"-v\d+$", "", re.split("[/:]", env)[-1])
-    return titles().get(game_of(env) or "", printable(last, LONGEST))
+    return game_titles().get(game_of(env) or "", make_printable(last, MAX_NAME_LENGTH))
 
 
-def pair(agent: Agent, scene: Scene, expert: Expert | None, seed: int) -> tuple[Side, ...]:
+def make_pair(
+    agent: Agent, env_view: EnvView, expert: ExpertEpisode | None, seed: int
+) -> tuple[Player, ...]:
     """The agent and an expert, from the same start where the expert's can be repeated."""
     start = seed if expert is None or expert.episode.seed is None else expert.episode.seed
 
-    def perform() -> Iterator[Shot]:
-        return act(greedy(agent.network, EPSILON, seed), scene, seed, start)
+    def perform() -> Iterator[Frame]:
+        return play_policy(
+            epsilon_greedy_policy(agent.network, DEFAULT_EPSILON, seed), env_view, seed, start
+        )
 
-    mine = Side("Agent", printable(agent.config.preset, LONGEST), AGENT, perform)
+    mine = Player(
+        "Agent", make_printable(agent.config.preset, MAX_NAME_LENGTH), AGENT_COLOUR, perform
+    )
     if expert is None:
         return (mine,)
-    again = Side("Expert", expert.name, EXPERT, lambda: repeat(expert.episode, scene, expert.name))
+    again = Player(
+        "Expert",
+        expert.name,
+        EXPERT_COLOUR,
+        lambda: replay_demonstration(expert.episode, env_view, expert.name),
+    )
     return mine, again

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from lookfurther.cli.demos import generate, inspect, playback, transfer
-from lookfurther.cli.parsing import parse
+from lookfurther.cli.parsing import parse_options
 from lookfurther.errors import ConfigError
 
 PROG = "lookfurther demos"
@@ -15,56 +15,56 @@ PROG = "lookfurther demos"
 class Subcommand(NamedTuple):
     """What may follow a name, the dataclass that takes it in, and what then is done."""
 
-    rest: str
-    options: type
-    action: Callable[[Any], int]  # gives the exit code
+    synopsis: str
+    options_type: type
+    run: Callable[[Any], int]  # gives the exit code
 
     @property
-    def what(self) -> str:
+    def summary(self) -> str:
         """In a few words: how the options' docstring begins."""
-        return (self.options.__doc__ or "").partition(".")[0]
+        return (self.options_type.__doc__ or "").partition(".")[0]
 
 
 SUBCOMMANDS = {
-    "list": Subcommand("", inspect.ListOptions, inspect.list_sets),
-    "show": Subcommand("NAME [--sheet FILE.png]", inspect.ShowOptions, inspect.show),
+    "list": Subcommand("", inspect.ListOptions, inspect.print_sets),
+    "show": Subcommand("NAME [--sheet FILE.png]", inspect.ShowOptions, inspect.show_set),
     "verify": Subcommand("NAME ...", playback.VerifyOptions, playback.verify_sets),
-    "play": Subcommand("NAME OUT.gif|OUT.mp4", playback.PlayOptions, playback.play),
+    "play": Subcommand("NAME OUT.gif|OUT.mp4", playback.PlayOptions, playback.write_animation),
     "align": Subcommand("NAME --name NEW", playback.AlignOptions, playback.align_set),
     "import": Subcommand("FILE ... --name NAME", transfer.ImportOptions, transfer.import_files),
-    "export": Subcommand("NAME FILE.npz", transfer.ExportOptions, transfer.export),
+    "export": Subcommand("NAME FILE.npz", transfer.ExportOptions, transfer.export_set),
     "merge": Subcommand("NAME ... --name NEW", transfer.MergeOptions, transfer.merge_sets),
-    "search": Subcommand("GAME --name NAME", generate.SearchOptions, generate.search),
-    "bot": Subcommand("ENV --name NAME", generate.BotOptions, generate.bot),
-    "agent": Subcommand("RUN --name NAME", generate.AgentOptions, generate.agent),
+    "search": Subcommand("GAME --name NAME", generate.SearchOptions, generate.search_demos),
+    "bot": Subcommand("ENV --name NAME", generate.BotOptions, generate.record_bot),
+    "agent": Subcommand("RUN --name NAME", generate.AgentOptions, generate.record_agent),
 }
 
 
-def run(words: list[str]) -> int:
+def run(arguments: list[str]) -> int:
     """Do what a subcommand says, or print which there are."""
-    if not words or words[0] in ("-h", "--help"):
-        print(usage())
-        return 0 if words else 2
-    return SUBCOMMANDS[known(words[0])].action(understood(words))
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(format_usage())
+        return 0 if arguments else 2
+    return SUBCOMMANDS[check_subcommand(arguments[0])].run(parse_subcommand(arguments))
 
 
-def understood(words: list[str]) -> Any:
+def parse_subcommand(arguments: list[str]) -> Any:
     """The options of a subcommand, from its name and the words after it."""
-    name, *rest = words
-    options = SUBCOMMANDS[known(name)].options
-    return parse(options, options(), rest, f"{PROG} {name}")
+    name, *rest = arguments
+    options = SUBCOMMANDS[check_subcommand(name)].options_type
+    return parse_options(options, options(), rest, f"{PROG} {name}")
 
 
-def known(name: str) -> str:
+def check_subcommand(name: str) -> str:
     """The name of a subcommand, if it is one."""
     if name not in SUBCOMMANDS:
         raise ConfigError(f"demos has no command {name!r}: choose one of {', '.join(SUBCOMMANDS)}")
     return name
 
 
-def usage() -> str:
+def format_usage() -> str:
     """The page that --help prints."""
-    lines = [f"  {f'{name} {one.rest}':33}{one.what}" for name, one in SUBCOMMANDS.items()]
+    lines = [f"  {f'{name} {one.synopsis}':33}{one.summary}" for name, one in SUBCOMMANDS.items()]
     return "\n".join(
         [
             f"usage: {PROG} COMMAND ...",

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import tyro
 
-Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-Names = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-Files = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-Out = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
-Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-Env = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
-Switch = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+SetName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+SetNames = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+InputFiles = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+OutputPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
+RunPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+EnvId = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]

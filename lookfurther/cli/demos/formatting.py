@@ -5,80 +5,83 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from lookfurther.system.printable import LONGEST_MESSAGE, printable
+from lookfurther.system.printable import MAX_MESSAGE_LENGTH, make_printable
 
 if TYPE_CHECKING:
     from lookfurther.demos.episode import Audit, Episode
 
-BAR = 32  # characters of the longest bar
+MAX_BAR_CHARS = 32  # characters of the longest bar
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """A score as 10,100 or 0.75."""
     return f"{value:,.0f}" if value == round(value) else f"{value:,.4g}"
 
 
-def plural(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """1 episode, 2 episodes."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], sides: str) -> str:
+def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], alignment: str) -> str:
     """Columns as wide as they need to be, each to the left (<) or to the right (>)."""
-    lines = [head, *([printable(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    lines = [header, *([make_printable(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     shaped = (
         "  ".join(
-            f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths, strict=True)
+            f"{cell:{side}{width}}"
+            for cell, side, width in zip(line, alignment, widths, strict=True)
         )
         for line in lines
     )
     return "\n".join(line.rstrip() for line in shaped)
 
 
-def histogram(counts: Mapping[str, int]) -> str:
+def format_histogram(counts: Mapping[str, int]) -> str:
     """A line for each count that is not 0: name, count, share and a bar."""
     total, most = sum(counts.values()), max(counts.values())
     rows = [
-        (name, f"{n:,}", f"{100 * n / total:.1f} %", "█" * max(1, round(BAR * n / most)))
+        (name, f"{n:,}", f"{100 * n / total:.1f} %", "█" * max(1, round(MAX_BAR_CHARS * n / most)))
         for name, n in counts.items()
         if n
     ]
-    return table(("action", "steps", "share", ""), rows, "<>><")
+    return format_table(("action", "steps", "share", ""), rows, "<>><")
 
 
-def found(audit: Audit | None) -> str:
+def format_audit(audit: Audit | None) -> str:
     """What a replay showed, in a few words."""
     if audit is None:
         return "not replayed"
     if audit.mismatch:
-        return printable(audit.mismatch, LONGEST_MESSAGE)
-    several = f", {plural(audit.ambiguous, 'ambiguous block')}" if audit.ambiguous else ""
-    return f"equal: {compared(audit.checks)}{several}"
+        return make_printable(audit.mismatch, MAX_MESSAGE_LENGTH)
+    several = f", {pluralize(audit.ambiguous, 'ambiguous block')}" if audit.ambiguous else ""
+    return f"equal: {format_checks(audit.checks)}{several}"
 
 
-def compared(checks: Mapping[str, int]) -> str:
+def format_checks(checks: Mapping[str, int]) -> str:
     """What a replay was found equal in; sets of older versions do not say."""
+    repaired = checks.get("ram_repaired", 0)
     known = {
         "score": "score",
-        "rewards": plural(checks.get("rewards", 0), "reward"),
+        "rewards": pluralize(checks.get("rewards", 0), "reward"),
         "end": "end",
-        "observations": plural(checks.get("observations", 0), "observation"),
+        "observations": pluralize(checks.get("observations", 0), "observation"),
         "last_picture": "last picture",
-        "ram": f"RAM at {plural(checks.get('ram', 0), 'checkpoint')}",
-        "ram_repaired": f"(RAM repaired at {plural(checks.get('ram_repaired', 0), 'checkpoint')})",
+        "ram": f"RAM at {pluralize(checks.get('ram', 0), 'checkpoint')}",
+        "ram_repaired": f"(RAM repaired at {pluralize(repaired, 'checkpoint')})",
     }
     return ", ".join(word for name, word in known.items() if name in checks) or (
         "unknown in what, the set is of an older version"
     )
 
 
-def audited(label: str, episode: Episode) -> str:
+def format_audited_episode(label: str, episode: Episode) -> str:
     """One episode and its audit on a line."""
-    phase = f", phase {episode.tape.phase}" if episode.tape else ""
-    return f"{printable(label)}: {sized(episode)}{phase}; {found(episode.audit)}"
+    phase = f", phase {episode.input_log.phase}" if episode.input_log else ""
+    size, audit = format_episode_size(episode), format_audit(episode.audit)
+    return f"{make_printable(label)}: {size}{phase}; {audit}"
 
 
-def sized(episode: Episode) -> str:
+def format_episode_size(episode: Episode) -> str:
     """Its return and how long it is."""
-    return f"return {number(episode.score)}, {plural(len(episode), 'step')}"
+    return f"return {format_number(episode.score)}, {pluralize(len(episode), 'step')}"

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lookfurther.cli.demos.arguments import Env, Run
-from lookfurther.cli.demos.formatting import audited
-from lookfurther.cli.demos.transfer import announce, usable
-from lookfurther.config import Environment
+from lookfurther.cli.demos.arguments import EnvId, RunPath
+from lookfurther.cli.demos.formatting import format_audited_episode
+from lookfurther.cli.demos.transfer import check_env_config, print_saved_set
+from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode
 from lookfurther.errors import ConfigError, DemonstrationError
-from lookfurther.system.parallel import each
+from lookfurther.system.parallel import parallel_map
 from lookfurther.types import Spec
 
 if TYPE_CHECKING:
     import gymnasium
 
-    from lookfurther.demos.go_explore import Progress
+    from lookfurther.demos.go_explore import SearchProgress
 
-GRID = "lookfurther.envs.minigrid:OneHotGrid"
+GRID_WRAPPER = "lookfurther.envs.minigrid:OneHotGrid"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class SearchOptions:
 class BotOptions:
     """Let MiniGrid's scripted expert play a BabyAI level."""
 
-    env: Env = tyro.MISSING
+    env: EnvId = tyro.MISSING
     """the level, such as BabyAI-GoToLocal-v0"""
     name: str = ""
     """the new set"""
@@ -59,14 +59,14 @@ class BotOptions:
     """how many, each from a seed of its own"""
     seed: int = 0
     """of the first episode; each has the next one"""
-    environment: Environment = field(default_factory=Environment)
+    environment: EnvConfig = field(default_factory=EnvConfig)
 
 
 @dataclass(frozen=True)
 class AgentOptions:
     """Let a trained agent play."""
 
-    run: Run = tyro.MISSING
+    run: RunPath = tyro.MISSING
     """its run folder or checkpoint"""
     name: str = ""
     """the new set"""
@@ -80,40 +80,43 @@ class AgentOptions:
     """modules to import first: those that register the environment or hold its wrappers"""
 
 
-def search(options: SearchOptions) -> int:
+def search_demos(options: SearchOptions) -> int:
     """Search, saying how it goes, and save what was found; Ctrl-C ends a search early."""
-    from lookfurther.demos.go_explore import SearchOptions as Wanted
+    from lookfurther.demos.go_explore import SearchConfig as Wanted
     from lookfurther.demos.go_explore import run_search
-    from lookfurther.envs import describe
+    from lookfurther.envs import get_spec
 
-    name, env = catalog.new(options.name), game_id(options.game)
+    name, env = catalog.new_set_id(options.name), to_env_id(options.game)
     if options.frames < 1:
         raise ConfigError(f"frames must be at least 1, not {options.frames}")
     wanted = Wanted(
         env, options.frames, options.minutes, options.processes, options.seed, options.episodes
     )
-    episodes = run_search(wanted, Spoken())
-    keep(name, episodes, describe(env, Environment()), f"search of {options.frames:,} frames")
+    episodes = run_search(wanted, SearchProgressPrinter())
+    save_and_report(
+        name, episodes, get_spec(env, EnvConfig()), f"search of {options.frames:,} frames"
+    )
     return 0
 
 
-class Spoken:
+class SearchProgressPrinter:
     """Says how a search goes: when the score rises, and every ten seconds."""
 
     def __init__(self) -> None:
-        self.score, self.said = 0.0, 0.0
+        self.best_score, self.last_printed = 0.0, 0.0
 
-    def __call__(self, progress: Progress) -> None:
-        if progress.score > self.score or progress.seconds > self.said + 10:
-            self.score, self.said = progress.score, progress.seconds
+    def __call__(self, progress: SearchProgress) -> None:
+        if progress.best_score > self.best_score or progress.seconds > self.last_printed + 10:
+            self.best_score, self.last_printed = progress.best_score, progress.seconds
             print(
-                f"{progress.frames:13,} frames {progress.seconds:6.0f} s {progress.cells:8,} cells"
-                f"  best return {progress.score:,.0f} after {progress.steps:,} steps",
+                f"{progress.frames:13,} frames {progress.seconds:6.0f} s"
+                f" {progress.num_cells:8,} cells"
+                f"  best return {progress.best_score:,.0f} after {progress.best_steps:,} steps",
                 flush=True,
             )
 
 
-def game_id(game: str) -> str:
+def to_env_id(game: str) -> str:
     """ALE/MontezumaRevenge-v5, for that or for MontezumaRevenge or montezuma_revenge."""
     if "/" in game:
         return game
@@ -121,22 +124,26 @@ def game_id(game: str) -> str:
     return f"ALE/{''.join(w[:1].upper() + w[1:] for w in words)}-v5"
 
 
-def bot(options: BotOptions) -> int:
+def record_bot(options: BotOptions) -> int:
     """Play, replay and save."""
-    from lookfurther.demos.collect import collect
+    from lookfurther.demos.collect import collect_episodes
 
-    name, seeds = catalog.new(options.name), _seeds(options)
+    name, seeds = catalog.new_set_id(options.name), _episode_seeds(options)
     environment = options.environment
-    usable(environment)
+    check_env_config(environment)
     if not environment.wrappers and options.env.startswith(("BabyAI-", "MiniGrid-")):
-        environment = replace(environment, wrappers=(GRID,))
-        print(f"observations through {GRID}: train with --environment.wrappers {GRID}")
-    episodes, spec = collect(options.env, environment, _bot, seeds)
-    keep(name, replayed(episodes, spec, environment), spec, "MiniGrid's bot", environment)
+        environment = replace(environment, wrappers=(GRID_WRAPPER,))
+        print(
+            f"observations through {GRID_WRAPPER}: train with --environment.wrappers {GRID_WRAPPER}"
+        )
+    episodes, spec = collect_episodes(options.env, environment, _make_bot_policy, seeds)
+    save_and_report(
+        name, audit_episodes(episodes, spec, environment), spec, "MiniGrid's bot", environment
+    )
     return 0
 
 
-def _bot(env: gymnasium.Env) -> Callable[[], int]:
+def _make_bot_policy(env: gymnasium.Env) -> Callable[[], int]:
     """MiniGrid's expert, for the levels it knows."""
     from lookfurther.demos.collect import babyai_bot
 
@@ -147,46 +154,46 @@ def _bot(env: gymnasium.Env) -> Callable[[], int]:
     return babyai_bot(env)
 
 
-def agent(options: AgentOptions) -> int:
+def record_agent(options: AgentOptions) -> int:
     """Play, replay and save."""
     from lookfurther.agent import Agent
-    from lookfurther.demos.collect import Policy, collect
+    from lookfurther.demos.collect import ObservationPolicy, collect_episodes
 
-    name, seeds = catalog.new(options.name), _seeds(options)
+    name, seeds = catalog.new_set_id(options.name), _episode_seeds(options)
     if not 0 <= options.epsilon <= 1:
         raise ConfigError(f"epsilon must be 0 ... 1, not {options.epsilon:g}")
     player = Agent.load(options.run, modules=options.modules)
     environment = player.config.environment
-    policy = Policy(partial(player.act, epsilon=options.epsilon))
-    episodes, spec = collect(player.config.env, environment, policy, seeds)
+    policy = ObservationPolicy(partial(player.act, epsilon=options.epsilon))
+    episodes, spec = collect_episodes(player.config.env, environment, policy, seeds)
     source = f"the agent of {options.run}"
-    keep(name, replayed(episodes, spec, environment), spec, source, environment)
+    save_and_report(name, audit_episodes(episodes, spec, environment), spec, source, environment)
     return 0
 
 
-def _seeds(options: BotOptions | AgentOptions) -> range:
+def _episode_seeds(options: BotOptions | AgentOptions) -> range:
     if options.episodes < 1 or options.seed < 0:
         raise ConfigError("episodes must be at least 1 and seed at least 0")
     return range(options.seed, options.seed + options.episodes)
 
 
-def replayed(episodes: Sequence[Episode], spec: Spec, environment: Environment) -> list[Episode]:
+def audit_episodes(episodes: Sequence[Episode], spec: Spec, env_config: EnvConfig) -> list[Episode]:
     """The episodes with what a replay of each showed."""
-    from lookfurther.demos.verify import verify
+    from lookfurther.demos.verify import verify_episode
 
-    audits = each(partial(verify, spec=spec, environment=environment), episodes)
+    audits = parallel_map(partial(verify_episode, spec=spec, env_config=env_config), episodes)
     return [replace(e, audit=a) for e, a in zip(episodes, audits, strict=True)]
 
 
-def keep(
+def save_and_report(
     name: str,
     episodes: Sequence[Episode],
     spec: Spec,
     source: str,
-    environment: Environment | None = None,
+    env_config: EnvConfig | None = None,
 ) -> None:
     """Save a new set, saying what is in it."""
     for i, episode in enumerate(episodes):
-        print(audited(f"episode {i}", episode))
-    place = storage.save(name, episodes, spec, source, environment=environment)
-    announce(name, episodes, place)
+        print(format_audited_episode(f"episode {i}", episode))
+    place = storage.save_episodes(name, episodes, spec, source, env_config=env_config)
+    print_saved_set(name, episodes, place)

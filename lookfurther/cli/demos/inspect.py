@@ -11,15 +11,21 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from lookfurther.cli.demos.arguments import Name, Switch
-from lookfurther.cli.demos.formatting import found, histogram, number, plural, table
+from lookfurther.cli.demos.arguments import Flag, SetName
+from lookfurther.cli.demos.formatting import (
+    format_audit,
+    format_histogram,
+    format_number,
+    format_table,
+    pluralize,
+)
 from lookfurther.demos import catalog
 from lookfurther.demos.episode import Episode
-from lookfurther.demos.metadata import Description
+from lookfurther.demos.metadata import DemoSetDescription
 from lookfurther.errors import DemonstrationError
-from lookfurther.system.printable import printable
+from lookfurther.system.printable import make_printable
 
-LONGEST = 300  # characters of what is said of a set's origin
+MAX_ORIGIN_CHARS = 300  # characters of what is said of a set's origin
 
 
 @dataclass(frozen=True)
@@ -31,9 +37,9 @@ class ListOptions:
 class ShowOptions:
     """What a set holds: its episodes, their origin, the actions in them."""
 
-    name: Name = tyro.MISSING
+    name: SetName = tyro.MISSING
     """the set: its id, with or without the version, or its path"""
-    json: Switch = False
+    json: Flag = False
     """print JSON"""
     sheet: Annotated[Path | None, tyro.conf.arg(metavar="FILE.png")] = None
     """also draw a sheet of pictures into this PNG file"""
@@ -41,49 +47,49 @@ class ShowOptions:
     """modules to import for the sheet: those that register the environment or hold its wrappers"""
 
 
-def list_sets(options: ListOptions) -> int:
+def print_sets(options: ListOptions) -> int:
     """A line for each set, then one for each that cannot be read."""
     rows, broken = [], []
-    for name, what in catalog.every():
+    for name, what in catalog.iter_sets():
         if isinstance(what, DemonstrationError):
             broken.append(str(what))
         else:
-            rows.append(_line(name, what))
+            rows.append(_set_row(name, what))
     head = ("set", "environment", "episodes", "steps", "best return", "verified")
-    print(table(head, rows, "<<>>>>"))
+    print(format_table(head, rows, "<<>>>>"))
     for reason in broken:
         print(reason)
     return 0
 
 
-def _line(name: str, what: Description) -> tuple[str, ...]:
-    episodes = what.episodes
+def _set_row(name: str, description: DemoSetDescription) -> tuple[str, ...]:
+    episodes = description.episodes
     return (
         name,
-        what.spec.env,
+        description.spec.env,
         f"{len(episodes):,}",
         f"{sum(e.steps for e in episodes):,}",
-        number(max((e.score for e in episodes), default=0.0)),
-        f"{sum(e.verified for e in episodes)} of {len(episodes)}",
+        format_number(max((e.score for e in episodes), default=0.0)),
+        f"{sum(e.is_verified for e in episodes)} of {len(episodes)}",
     )
 
 
-def show(options: ShowOptions) -> int:
+def show_set(options: ShowOptions) -> int:
     """Print what is known of a set, and draw its sheet."""
-    held = catalog.opened(options.name)
-    facts = summary(held)
-    print(json.dumps(facts, indent=2) if options.json else told(facts, held.description))
+    held = catalog.open_set(options.name)
+    facts = summarize_set(held)
+    print(json.dumps(facts, indent=2) if options.json else format_summary(facts, held.description))
     if options.sheet is not None:
-        from lookfurther.cli.demos.render import draw_sheet
+        from lookfurther.cli.demos.render import draw_set_sheet
 
-        environment = catalog.trusted(held.description, options.modules)
-        draw_sheet(held, environment, facts["actions"], options.sheet)
+        environment = catalog.trusted_env_config(held.description, options.modules)
+        draw_set_sheet(held, environment, facts["actions"], options.sheet)
         if not options.json:
             print(f"\nsheet: {options.sheet}")
     return 0
 
 
-def summary(held: catalog.Held) -> dict[str, Any]:
+def summarize_set(held: catalog.DemoSet) -> dict[str, Any]:
     """All there is to say of a set, as JSON holds it."""
     name, description, episodes = held
     shown, how = description.episodes, description.origin
@@ -91,14 +97,14 @@ def summary(held: catalog.Held) -> dict[str, Any]:
         "name": name,
         "environment": description.spec.env,
         "source": description.author,
-        "path": str(catalog.place(name)),
+        "path": str(catalog.set_path(name)),
         "steps": sum(e.steps for e in shown),
         "best": max(range(len(shown)), key=lambda i: shown[i].score),
         "episodes": [
             {
                 "return": e.score,
                 "steps": e.steps,
-                "verified": e.verified,
+                "verified": e.is_verified,
                 "terminal": e.terminal,
                 "seed": e.seed,
                 "frames": e.reel.length if e.reel else None,
@@ -110,62 +116,73 @@ def summary(held: catalog.Held) -> dict[str, Any]:
             }
             for e in shown
         ],
-        "actions": counts(episodes, how.meanings, description.spec.actions),
+        "actions": count_actions(episodes, how.meanings, description.spec.actions),
         "origin": {key: value for key, value in how._asdict().items() if key != "meanings"},
     }
 
 
-def counts(episodes: Sequence[Episode], meanings: Sequence[str], actions: int) -> dict[str, int]:
+def count_actions(
+    episodes: Sequence[Episode], meanings: Sequence[str], num_actions: int
+) -> dict[str, int]:
     """How often each action was taken, by its meaning, or by its number where that is unknown."""
-    taken = np.bincount(np.concatenate([e.actions for e in episodes]), minlength=actions)
-    return dict(zip(meanings or map(str, range(actions)), taken.tolist(), strict=True))
+    taken = np.bincount(np.concatenate([e.actions for e in episodes]), minlength=num_actions)
+    return dict(zip(meanings or map(str, range(num_actions)), taken.tolist(), strict=True))
 
 
-def told(facts: dict[str, Any], description: Description) -> str:
+def format_summary(summary: dict[str, Any], description: DemoSetDescription) -> str:
     """The same for a reader."""
     parts = [
-        f"{printable(facts['name'])}: {printable(facts['environment'])},"
-        f" {plural(len(facts['episodes']), 'episode')}, {plural(facts['steps'], 'step')}",
-        "\n".join(f"  {key:10}{printable(value, LONGEST)}" for key, value in _origin(facts)),
-        _episodes(description, facts["best"]),
-        histogram(facts["actions"]),
+        f"{make_printable(summary['name'])}: {make_printable(summary['environment'])},"
+        f" {pluralize(len(summary['episodes']), 'episode')}, {pluralize(summary['steps'], 'step')}",
+        "\n".join(
+            f"  {key:10}{make_printable(value, MAX_ORIGIN_CHARS)}"
+            for key, value in _origin_rows(summary)
+        ),
+        _format_episodes(description, summary["best"]),
+        format_histogram(summary["actions"]),
     ]
     return "\n\n".join(parts)
 
 
-def _origin(facts: dict[str, Any]) -> list[tuple[str, str]]:
+def _origin_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Where a set comes from and how it was played."""
-    how = facts["origin"]
-    lines = [("source", facts["source"]), ("folder", facts["path"]), ("made with", how["library"])]
+    how = summary["origin"]
+    lines = [
+        ("source", summary["source"]),
+        ("folder", summary["path"]),
+        ("made with", how["library"]),
+    ]
     if how["game"]:
         sticky = f"sticky actions {how['sticky']:g}" if how["sticky"] else "no sticky actions"
         lines.append(("game", f"{how['game']}, ROM {how['rom'][:12]}"))
-        lines.append(("played", f"{how['repeat']} frames a step, {sticky}{_variants(facts)}"))
+        lines.append(
+            ("played", f"{how['repeat']} frames a step, {sticky}{_format_variants(summary)}")
+        )
     if how["wrappers"]:
         lines.append(("wrappers", ", ".join(how["wrappers"])))
     return lines
 
 
-def _variants(facts: dict[str, Any]) -> str:
+def _format_variants(summary: dict[str, Any]) -> str:
     """The modes and difficulties that were played other than those a game starts with."""
     chosen = {
         f", {word} {e[word]}"
         for word in ("mode", "difficulty")
-        for e in facts["episodes"]
+        for e in summary["episodes"]
         if e[word] is not None
     }
     return "".join(sorted(chosen, reverse=True))
 
 
-def _episodes(description: Description, best: int) -> str:
+def _format_episodes(description: DemoSetDescription, best: int) -> str:
     rows = []
     for i, e in enumerate(description.episodes):
         end = "over" if e.terminal else "cut off"
-        verified = "yes" if e.verified else "no"
+        verified = "yes" if e.is_verified else "no"
         mark = "best" if i == best else ""
         writes = len(e.reel.writes) if e.reel else 0
-        replay = found(e.audit) + (f", {plural(writes, 'RAM write')}" if writes else "")
-        size = number(e.score), f"{e.steps:,}", str(e.reel.phase) if e.reel else "-"
+        replay = format_audit(e.audit) + (f", {pluralize(writes, 'RAM write')}" if writes else "")
+        size = format_number(e.score), f"{e.steps:,}", str(e.reel.phase) if e.reel else "-"
         rows.append((str(i), *size, end, verified, mark, replay))
     head = ("episode", "return", "steps", "phase", "end", "verified", "", "replay")
-    return table(head, rows, ">>>><<<<")
+    return format_table(head, rows, ">>>><<<<")

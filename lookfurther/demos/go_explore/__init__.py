@@ -20,20 +20,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lookfurther.demos.episode import Audit, Episode, Tape
-from lookfurther.demos.go_explore.archive import TAIL, Archive, Entry, actions
-from lookfurther.demos.go_explore.cells import REPEAT, AtariGame, fitted
-from lookfurther.demos.go_explore.workers import Build, trips
-from lookfurther.demos.playback import play, unroll
+from lookfurther.demos.episode import Audit, Episode, InputLog
+from lookfurther.demos.go_explore.archive import (
+    TAIL_STEPS,
+    Archive,
+    ArchiveEntry,
+    actions_from_power_on,
+)
+from lookfurther.demos.go_explore.cells import FRAMES_PER_STEP, AtariExplorationGame, fit_grid
+from lookfurther.demos.go_explore.workers import GameFactory, iter_explorations
+from lookfurther.demos.playback import episode_from_log, play_log
 from lookfurther.envs.emulator import Emulator, game_of
 from lookfurther.errors import ConfigError, DemonstrationError, EnvironmentFault
-from lookfurther.system.cores import cores
+from lookfurther.system.cores import count_cores
 
-BATCH = 8  # trips begun at a time: about half a second
+EXPLORATIONS_PER_BATCH = 8  # trips begun at a time: about half a second
 
 
 @dataclass(frozen=True)
-class SearchOptions:
+class SearchConfig:
     """Find demonstrations of an Atari game without a player, by exploring from saved states."""
 
     env: str
@@ -56,95 +61,108 @@ class SearchOptions:
                 raise ConfigError(f"{name} must be at least {bound}, not {getattr(self, name)}")
 
 
-class Progress(NamedTuple):
+class SearchProgress(NamedTuple):
     """How far a search has come."""
 
     frames: int  # emulator frames played
     seconds: float
-    cells: int
-    score: float  # of the best play so far
-    steps: int  # it took to its last reward
+    num_cells: int
+    best_score: float  # of the best play so far
+    best_steps: int  # it took to its last reward
 
 
-Report = Callable[[Progress], None]
+ProgressCallback = Callable[[SearchProgress], None]
 
 
-def search(
-    env: str, budget: int, processes: int = 0, seed: int = 0, report: Report | None = None
-) -> list[Tape]:
+def search_input_logs(
+    env: str,
+    budget: int,
+    processes: int = 0,
+    seed: int = 0,
+    on_progress: ProgressCallback | None = None,
+) -> list[InputLog]:
     """The best play found within so many emulator frames; empty if nothing was ever scored."""
-    options = SearchOptions(env, budget, processes=processes, seed=seed)
-    return [tape(entry, env) for entry in discover(_builder(options), options, report)]
+    options = SearchConfig(env, budget, processes=processes, seed=seed)
+    return [
+        entry_to_input_log(entry, env)
+        for entry in explore_game(_game_factory(options), options, on_progress)
+    ]
 
 
-def run_search(options: SearchOptions, report: Report | None = None) -> list[Episode]:
+def run_search(config: SearchConfig, on_progress: ProgressCallback | None = None) -> list[Episode]:
     """The plays of a search as verified demonstrations, best first."""
     played = 0
 
-    def follow(progress: Progress) -> None:
+    def follow(progress: SearchProgress) -> None:
         nonlocal played
         played = progress.frames
-        if report:
-            report(progress)
+        if on_progress:
+            on_progress(progress)
 
-    found = discover(_builder(options), options, follow)
+    found = explore_game(_game_factory(config), config, follow)
     if not found:
-        more = f"give more than {options.budget:,} frames"
-        if options.minutes and played < options.budget:
-            more = f"give more than {options.minutes:g} minutes, or a faster machine"
-        raise DemonstrationError(
-            f"nothing was scored in {options.env} in {played:,} frames: {more}"
-        )
-    return [_episode(tape(entry, options.env), options.env) for entry in found]
+        more = f"give more than {config.budget:,} frames"
+        if config.minutes and played < config.budget:
+            more = f"give more than {config.minutes:g} minutes, or a faster machine"
+        raise DemonstrationError(f"nothing was scored in {config.env} in {played:,} frames: {more}")
+    return [_unroll_verified(entry_to_input_log(entry, config.env), config.env) for entry in found]
 
 
-def discover(build: Build, options: SearchOptions, report: Report | None) -> list[Entry]:
+def explore_game(
+    make_game: GameFactory, config: SearchConfig, on_progress: ProgressCallback | None
+) -> list[ArchiveEntry]:
     """Search the game that `build` makes; the best plays first.
 
     Ctrl-C ends a search early: what it has found so far is kept.
     """
-    game = build()
+    game = make_game()
     archive = Archive(game.reset(), game.state())
-    seeds = np.random.SeedSequence(options.seed).spawn(1 + (options.processes or cores()))
+    seeds = np.random.SeedSequence(config.seed).spawn(1 + (config.processes or count_cores()))
     random = np.random.default_rng(seeds[0])
-    made = trips(build, seeds[1:], lambda: archive.choose(random, BATCH))
+    made = iter_explorations(
+        make_game, seeds[1:], lambda: archive.sample_starts(random, EXPLORATIONS_PER_BATCH)
+    )
     begun, frames = time.monotonic(), 0
-    limit = 60 * options.minutes or math.inf
+    limit = 60 * config.minutes or math.inf
     with contextlib.closing(made), contextlib.suppress(KeyboardInterrupt):
         for start, trip in made:
             archive.add(start, trip)
-            frames += REPEAT * len(trip.actions)
-            top, seconds = archive.top, time.monotonic() - begun
-            if report:
-                report(Progress(frames, seconds, len(archive), top.score, top.rewarded))
-            if frames >= options.budget or seconds >= limit:
+            frames += FRAMES_PER_STEP * len(trip.actions)
+            top, seconds = archive.best_entry, time.monotonic() - begun
+            if on_progress:
+                on_progress(
+                    SearchProgress(frames, seconds, len(archive), top.score, top.last_reward_step)
+                )
+            if frames >= config.budget or seconds >= limit:
                 break
-    return archive.best(options.episodes)
+    return archive.best_entries(config.episodes)
 
 
-def tape(entry: Entry, env: str) -> Tape:
+def entry_to_input_log(entry: ArchiveEntry, env: str) -> InputLog:
     """A play as a tape that ends TAIL steps after the last reward, or with the game.
 
     What follows is a random walk, and L_IM would imitate it.
     """
-    steps = np.frombuffer(actions(entry.moment)[: entry.rewarded + TAIL], np.uint8)
-    whole = Tape(np.repeat(steps, REPEAT))
-    rewards = list(play(whole, Emulator(env, REPEAT)))
+    steps = np.frombuffer(
+        actions_from_power_on(entry.trajectory)[: entry.last_reward_step + TAIL_STEPS], np.uint8
+    )
+    whole = InputLog(np.repeat(steps, FRAMES_PER_STEP))
+    rewards = list(play_log(whole, Emulator(env, FRAMES_PER_STEP)))
     if sum(rewards) != entry.score:
         raise EnvironmentFault(
             f"{env}: a play of {entry.score:g} points gives {sum(rewards):g} when played again:"
             " its saved states do not hold all of the game"
         )
-    return dataclasses.replace(whole, frames=whole.frames[: len(rewards)])
+    return dataclasses.replace(whole, frames=whole.frame_actions[: len(rewards)])
 
 
-def _builder(options: SearchOptions) -> Build:
-    game = game_of(options.env)
-    return partial(AtariGame, game, fitted(game, options.seed))
+def _game_factory(config: SearchConfig) -> GameFactory:
+    game = game_of(config.env)
+    return partial(AtariExplorationGame, game, fit_grid(game, config.seed))
 
 
-def _episode(found: Tape, env: str) -> Episode:
-    episode = unroll(found, env, REPEAT)
+def _unroll_verified(input_log: InputLog, env: str) -> Episode:
+    episode = episode_from_log(input_log, env, FRAMES_PER_STEP)
     checks = {"score": 1}  # `tape` has compared it with that of the search
-    audit = Audit(True, episode.score, episode.score, len(found.frames), 0, "", checks)
+    audit = Audit(True, episode.score, episode.score, len(input_log.frame_actions), 0, "", checks)
     return dataclasses.replace(episode, audit=audit)

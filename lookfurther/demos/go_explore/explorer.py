@@ -6,33 +6,35 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from lookfurther.demos.go_explore.archive import Find, Trip
+from lookfurther.demos.go_explore.archive import CellVisit, Exploration
 
-STEPS = 100  # length of a trip
-HOLD = 20  # steps an action is held, on average
-DOOM = 8  # steps a cell must be survived for to count: a fall is doomed before it ends
+EXPLORATION_STEPS = 100  # length of a trip
+MEAN_HOLD_STEPS = 20  # steps an action is held, on average
+MIN_SURVIVED_STEPS = (
+    8  # steps a cell must be survived for to count: a fall is doomed before it ends
+)
 
 
-class Seen(NamedTuple):
+class GameStep(NamedTuple):
     """What a step of a game shows."""
 
     cell: bytes
     reward: float
-    over: bool  # a life or the game ended: there is nothing to explore from here
+    done: bool  # a life or the game ended: there is nothing to explore from here
 
 
-class Game(Protocol):
+class ExplorationGame(Protocol):
     """A deterministic game whose state can be saved and brought back."""
 
     @property
     def actions(self) -> tuple[int, ...]: ...
     def reset(self) -> bytes: ...  # the first cell
-    def step(self, action: int) -> Seen: ...
+    def step(self, action: int) -> GameStep: ...
     def state(self) -> bytes: ...
     def restore(self, state: bytes) -> None: ...
 
 
-class Start(NamedTuple):
+class ExplorationStart(NamedTuple):
     """Where a trip begins: an entry of the archive without its past."""
 
     score: float
@@ -43,20 +45,20 @@ class Start(NamedTuple):
 class Explorer:
     """Makes trips, and remembers the best ways it found so as to report better ones alone."""
 
-    def __init__(self, game: Game, seed: np.random.SeedSequence) -> None:
+    def __init__(self, game: ExplorationGame, seed: np.random.SeedSequence) -> None:
         self.game = game
-        self.random = np.random.default_rng(seed)
-        self.known: dict[bytes, tuple[float, int]] = {}  # cell: rank of the way to it
+        self.rng = np.random.default_rng(seed)
+        self.best_ranks: dict[bytes, tuple[float, int]] = {}  # cell: rank of the way to it
 
-    def explore(self, start: Start) -> Trip:
+    def explore(self, start: ExplorationStart) -> Exploration:
         """Random actions, each held for a while, until an end or for STEPS steps."""
         self.game.restore(start.state)
         score, rewarded, over = start.score, 0, False
         taken = bytearray()
         cells: set[bytes] = set()
-        finds: dict[bytes, Find] = {}
+        finds: dict[bytes, CellVisit] = {}
         ranks: dict[bytes, tuple[float, int]] = {}
-        for action in plan(self.random, self.game.actions, STEPS):
+        for action in sample_held_actions(self.rng, self.game.actions, EXPLORATION_STEPS):
             cell, reward, over = self.game.step(action)
             taken.append(action)
             score += reward
@@ -65,17 +67,21 @@ class Explorer:
                 break
             cells.add(cell)
             rank = score, -start.steps - len(taken)
-            before = ranks.get(cell) or self.known.get(cell)
+            before = ranks.get(cell) or self.best_ranks.get(cell)
             if before is None or rank > before:
                 ranks[cell] = rank
-                finds[cell] = Find(cell, len(taken), score, rewarded, self.game.state())
-        end = Find(b"", len(taken), score, rewarded, b"") if over else None
-        finds = {c: find for c, find in finds.items() if find.steps <= len(taken) - DOOM}
-        self.known |= {cell: ranks[cell] for cell in finds}
-        return Trip(bytes(taken), cells, list(finds.values()), end)
+                finds[cell] = CellVisit(cell, len(taken), score, rewarded, self.game.state())
+        end = CellVisit(b"", len(taken), score, rewarded, b"") if over else None
+        finds = {
+            c: find for c, find in finds.items() if find.steps <= len(taken) - MIN_SURVIVED_STEPS
+        }
+        self.best_ranks |= {cell: ranks[cell] for cell in finds}
+        return Exploration(bytes(taken), cells, list(finds.values()), end)
 
 
-def plan(random: np.random.Generator, actions: tuple[int, ...], steps: int) -> list[int]:
+def sample_held_actions(
+    rng: np.random.Generator, actions: tuple[int, ...], steps: int
+) -> list[int]:
     """So many random actions, each held for a random number of steps."""
-    holds = random.geometric(1 / HOLD, steps)
-    return np.repeat(random.choice(actions, steps), holds)[:steps].tolist()
+    holds = rng.geometric(1 / MEAN_HOLD_STEPS, steps)
+    return np.repeat(rng.choice(actions, steps), holds)[:steps].tolist()

@@ -12,54 +12,58 @@ from multiprocessing.context import SpawnProcess
 
 import numpy as np
 
-from lookfurther.demos.go_explore.archive import Entry, Trip
-from lookfurther.demos.go_explore.explorer import Explorer, Game, Start
+from lookfurther.demos.go_explore.archive import ArchiveEntry, Exploration
+from lookfurther.demos.go_explore.explorer import ExplorationGame, ExplorationStart, Explorer
 from lookfurther.errors import EnvironmentFault
 from lookfurther.system.processes import safe_import_path
 
-Build = Callable[[], Game]  # must pickle where there are several processes
-Choose = Callable[[], list[Entry]]  # gives the starts of a few trips
-Trips = Generator[tuple[Entry, Trip]]  # each with its start
+GameFactory = Callable[[], ExplorationGame]  # must pickle where there are several processes
+StartSampler = Callable[[], list[ArchiveEntry]]  # gives the starts of a few trips
+Explorations = Generator[tuple[ArchiveEntry, Exploration]]  # each with its start
 
 
-def trips(build: Build, seeds: Sequence[np.random.SeedSequence], choose: Choose) -> Trips:
+def iter_explorations(
+    make_game: GameFactory, seeds: Sequence[np.random.SeedSequence], sample_starts: StartSampler
+) -> Explorations:
     """Trips without end, by one explorer for each seed."""
     if len(seeds) == 1:
-        return _alone(Explorer(build(), seeds[0]), choose)
-    return _together(build, seeds, choose)
+        return _explore_in_this_process(Explorer(make_game(), seeds[0]), sample_starts)
+    return _explore_in_workers(make_game, seeds, sample_starts)
 
 
-def _alone(explorer: Explorer, choose: Choose) -> Trips:
+def _explore_in_this_process(explorer: Explorer, sample_starts: StartSampler) -> Explorations:
     while True:
-        for entry in choose():
-            yield entry, explorer.explore(_start(entry))
+        for entry in sample_starts():
+            yield entry, explorer.explore(_to_start(entry))
 
 
-def _together(build: Build, seeds: Sequence[np.random.SeedSequence], choose: Choose) -> Trips:
+def _explore_in_workers(
+    make_game: GameFactory, seeds: Sequence[np.random.SeedSequence], sample_starts: StartSampler
+) -> Explorations:
     """Whoever has come back is sent out again before its trips are given on."""
     with contextlib.ExitStack() as stack:
-        crew = dict(stack.enter_context(_member(build, seed)) for seed in seeds)
-        given: dict[Connection, list[Entry]] = {}
+        crew = dict(stack.enter_context(_start_worker(make_game, seed)) for seed in seeds)
+        given: dict[Connection, list[ArchiveEntry]] = {}
         for pipe in crew:
-            given[pipe] = _send(pipe, choose())
+            given[pipe] = _send_starts(pipe, sample_starts())
         while True:
             for pipe in wait(list(crew)):
                 assert isinstance(pipe, Connection)
-                made, starts = _hear(pipe, crew[pipe]), given[pipe]
-                given[pipe] = _send(pipe, choose())
+                made, starts = _receive_explorations(pipe, crew[pipe]), given[pipe]
+                given[pipe] = _send_starts(pipe, sample_starts())
                 yield from zip(starts, made, strict=True)
 
 
-def _start(entry: Entry) -> Start:
-    return Start(entry.score, entry.steps, entry.state)
+def _to_start(entry: ArchiveEntry) -> ExplorationStart:
+    return ExplorationStart(entry.score, entry.steps, entry.state)
 
 
-def _send(pipe: Connection, entries: list[Entry]) -> list[Entry]:
-    pipe.send([_start(entry) for entry in entries])
+def _send_starts(pipe: Connection, entries: list[ArchiveEntry]) -> list[ArchiveEntry]:
+    pipe.send([_to_start(entry) for entry in entries])
     return entries
 
 
-def _hear(pipe: Connection, process: SpawnProcess) -> list[Trip]:
+def _receive_explorations(pipe: Connection, process: SpawnProcess) -> list[Exploration]:
     """The trips of a batch, or the fault that ended them."""
     try:
         answer = pipe.recv()
@@ -72,13 +76,13 @@ def _hear(pipe: Connection, process: SpawnProcess) -> list[Trip]:
 
 
 @contextlib.contextmanager
-def _member(
-    build: Build, seed: np.random.SeedSequence
+def _start_worker(
+    make_game: GameFactory, seed: np.random.SeedSequence
 ) -> Iterator[tuple[Connection, SpawnProcess]]:
     """A process that explores whatever starts come down the pipe."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=_work, args=(there, build, seed), daemon=True)
+    process = context.Process(target=_run_worker, args=(there, make_game, seed), daemon=True)
     with safe_import_path():
         process.start()
     there.close()
@@ -90,11 +94,11 @@ def _member(
         process.join()
 
 
-def _work(pipe: Connection, build: Build, seed: np.random.SeedSequence) -> None:
+def _run_worker(pipe: Connection, make_game: GameFactory, seed: np.random.SeedSequence) -> None:
     """Explore until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the search as a whole
     try:
-        explorer = Explorer(build(), seed)
+        explorer = Explorer(make_game(), seed)
         while True:
             pipe.send([explorer.explore(start) for start in pipe.recv()])
     except (EOFError, ConnectionError):

@@ -7,27 +7,27 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from lookfurther.config import Environment
+from lookfurther.config import EnvConfig
 from lookfurther.demos.episode import Episode
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import Spec
 
 
-class Imported(NamedTuple):
+class ImportedDemos(NamedTuple):
     """What a file held, ready for the store."""
 
     episodes: list[Episode]  # each with its audit
     spec: Spec
-    environment: Environment  # how they were made
+    env_config: EnvConfig  # how they were made
 
 
-def read(
+def import_demos(
     path: Path,
     env: str = "",
-    environment: Environment | None = None,
+    env_config: EnvConfig | None = None,
     force: bool = False,
     modules: Sequence[str] = (),
-) -> Imported:
+) -> ImportedDemos:
     """The episodes of a file, or of a folder that is a Minari dataset.
 
     `env` names the environment where the file does not. What a replay does not reproduce is
@@ -36,15 +36,19 @@ def read(
     """
     from lookfurther.demos.importers import action_sequence, atari_demo, minari
 
-    environment = environment or Environment()
+    env_config = env_config or EnvConfig()
     if path.is_dir():
-        return minari.read(path, env, environment, force, modules)
+        return minari.read_minari_dataset(path, env, env_config, force, modules)
     if not path.is_file():
         raise DemonstrationError(f"there is no file {path}")
-    dataset = partial(minari.read, modules=modules)
-    readers = {".demo": atari_demo.read, ".npz": action_sequence.read, ".hdf5": dataset}
+    dataset = partial(minari.read_minari_dataset, modules=modules)
+    readers = {
+        ".demo": atari_demo.read_atari_demo,
+        ".npz": action_sequence.read_action_sequence,
+        ".hdf5": dataset,
+    }
     if path.suffix not in readers:
         raise DemonstrationError(
             f"{path} is none of {', '.join(readers)} nor the folder of a Minari dataset"
         )
-    return readers[path.suffix](path, env, environment, force)
+    return readers[path.suffix](path, env, env_config, force)

@@ -24,29 +24,32 @@ from typing import Any
 
 import numpy as np
 
-from lookfurther.config import Environment
-from lookfurther.demos.episode import ACTIONS, Episode, Tape
-from lookfurther.demos.importers import Imported
-from lookfurther.demos.importers.audit import Claim, audited
-from lookfurther.demos.playback import emulator_of, play, with_best_phase
+from lookfurther.config import EnvConfig
+from lookfurther.demos.episode import ATARI_ACTIONS, Episode, InputLog
+from lookfurther.demos.importers import ImportedDemos
+from lookfurther.demos.importers.audit import RecordedOutcome, audit_input_logs
+from lookfurther.demos.playback import make_emulator, play_log, with_best_phase
 from lookfurther.demos.sandbox import file_size
-from lookfurther.envs import describe
-from lookfurther.envs.emulator import STANDARD, game_of
+from lookfurther.envs import get_spec
+from lookfurther.envs.emulator import DEFAULT_VARIANT, game_of
 from lookfurther.errors import DemonstrationError
 
-LARGEST_FILE, LARGEST = 2**24, 2**25  # bytes of a file, and of all that is packed in it
-MOST_FRAMES = 2**21  # nine hours of play
-MOST_WRITES = 200_000  # of RAM bytes
-MOST_ENTRIES = 1000  # in a file's directory, which is read at once
-NEEDED = ("rom", "ale_actions", "score")
-MEMBERS = (*NEEDED, "ram_patch", "patch_frame", "ram_writes", "rewards", "phase")
+MAX_FILE_BYTES, MAX_UNPACKED_BYTES = (
+    2**24,
+    2**25,
+)  # bytes of a file, and of all that is packed in it
+MAX_FRAMES = 2**21  # nine hours of play
+MAX_RAM_WRITES = 200_000  # of RAM bytes
+MAX_ZIP_ENTRIES = 1000  # in a file's directory, which is read at once
+REQUIRED_ARRAYS = ("rom", "ale_actions", "score")
+KNOWN_ARRAYS = (*REQUIRED_ARRAYS, "ram_patch", "patch_frame", "ram_writes", "rewards", "phase")
 
 
-def read(path: Path, env: str, environment: Environment, force: bool) -> Imported:
+def read_action_sequence(path: Path, env: str, env_config: EnvConfig, force: bool) -> ImportedDemos:
     """The one episode of an action sequence."""
     try:
-        game, tape, claim = _sequence(arrays(path), environment.repeat)
-        env = env or _env_of(game)
+        game, tape, claim = _parse_sequence(load_arrays(path), env_config.action_repeat)
+        env = env or _env_from_rom(game)
     except DemonstrationError as error:
         raise DemonstrationError(f"{path}: {error}") from None
     except Exception as error:  # whatever a cut, altered or hostile file leads to
@@ -54,18 +57,18 @@ def read(path: Path, env: str, environment: Environment, force: bool) -> Importe
         raise DemonstrationError(f"{path} is no readable action sequence: {reason}") from error
     if game_of(env) != game:
         raise DemonstrationError(f"{path} is of {game}, not of {env}")
-    episode = audited(str(path), [tape], env, environment, claim, force)
-    return Imported([episode], describe(env, environment), environment)
+    episode = audit_input_logs(str(path), [tape], env, env_config, claim, force)
+    return ImportedDemos([episode], get_spec(env, env_config), env_config)
 
 
-def write(path: Path, episode: Episode, env: str) -> None:
+def write_action_sequence(path: Path, episode: Episode, env: str) -> None:
     """An episode of an emulator as an action sequence."""
-    if episode.tape is None:
+    if episode.input_log is None:
         raise DemonstrationError("only an episode of an Atari game is an action sequence")
-    tape = episode.tape
-    if tape.variant != STANDARD:
+    tape = episode.input_log
+    if tape.variant != DEFAULT_VARIANT:
         raise DemonstrationError("an action sequence cannot say a mode or difficulty of the game")
-    rewards = np.array(list(play(tape, emulator_of(tape, env, 1))))
+    rewards = np.array(list(play_log(tape, make_emulator(tape, env, 1))))
     if rewards.sum() != episode.score:
         raise DemonstrationError(
             f"{path} is not written: the actions give {rewards.sum():g}, not {episode.score:g}"
@@ -75,8 +78,8 @@ def write(path: Path, episode: Episode, env: str) -> None:
         np.savez_compressed(
             file,
             rom=np.array(game_of(env)),
-            ale_actions=tape.frames,
-            ram_writes=tape.writes,
+            ale_actions=tape.frame_actions,
+            ram_writes=tape.ram_writes,
             score=np.array(episode.score),
             rewards=rewards,
             phase=np.array(tape.phase),
@@ -84,25 +87,25 @@ def write(path: Path, episode: Episode, env: str) -> None:
     os.replace(draft, path)
 
 
-def arrays(path: Path) -> dict[str, np.ndarray]:
+def load_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a .npz file, each known by name and no larger than it can be."""
-    if file_size(path) > LARGEST_FILE:
-        raise ValueError(f"it is larger than {LARGEST_FILE} bytes")
+    if file_size(path) > MAX_FILE_BYTES:
+        raise ValueError(f"it is larger than {MAX_FILE_BYTES} bytes")
     file = path.read_bytes()
-    if file.count(b"PK\1\2") > MOST_ENTRIES:
-        raise ValueError(f"it holds more than {MOST_ENTRIES} arrays")
+    if file.count(b"PK\1\2") > MAX_ZIP_ENTRIES:
+        raise ValueError(f"it holds more than {MAX_ZIP_ENTRIES} arrays")
     with zipfile.ZipFile(io.BytesIO(file)) as packed:
         members = {info.filename: info for info in packed.infolist()}
-        if strange := set(members) - {f"{name}.npy" for name in MEMBERS}:
+        if strange := set(members) - {f"{name}.npy" for name in KNOWN_ARRAYS}:
             raise ValueError(f"it holds {min(strange)!r:.60}")
-        if missing := [name for name in NEEDED if f"{name}.npy" not in members]:
+        if missing := [name for name in REQUIRED_ARRAYS if f"{name}.npy" not in members]:
             raise ValueError(f"it holds no {missing[0]}")
-        if sum(info.file_size for info in members.values()) > LARGEST:
-            raise ValueError(f"it holds more than {LARGEST} bytes")
-        return {name[:-4]: _array(_unpacked(packed, info)) for name, info in members.items()}
+        if sum(info.file_size for info in members.values()) > MAX_UNPACKED_BYTES:
+            raise ValueError(f"it holds more than {MAX_UNPACKED_BYTES} bytes")
+        return {name[:-4]: _parse_npy(_read_member(packed, info)) for name, info in members.items()}
 
 
-def _unpacked(packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+def _read_member(packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     """The bytes of a member; what it says of their number is a limit, not a fact."""
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(f"{info.filename} is packed in another way than NumPy's")
@@ -110,7 +113,7 @@ def _unpacked(packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
         return member.read(info.file_size)
 
 
-def _array(data: bytes) -> np.ndarray:
+def _parse_npy(data: bytes) -> np.ndarray:
     """An array of numbers or text from the bytes of a .npy file, without its pickles."""
     file = io.BytesIO(data)
     version = np.lib.format.read_magic(file)
@@ -125,49 +128,51 @@ def _array(data: bytes) -> np.ndarray:
     return array.reshape(shape)
 
 
-def _sequence(given: dict[str, np.ndarray], repeat: int) -> tuple[str, Tape, Claim]:
-    frames = given["ale_actions"]
-    if not 0 < frames.size <= MOST_FRAMES:
-        raise ValueError(f"it holds no actions, or more than {MOST_FRAMES}")
-    if max(len(given.get(name, ())) for name in ("ram_writes", "ram_patch")) > MOST_WRITES:
-        raise ValueError(f"it writes more than {MOST_WRITES} RAM bytes")
-    if "ram_writes" in given:
-        writes = given["ram_writes"]
+def _parse_sequence(
+    arrays: dict[str, np.ndarray], action_repeat: int
+) -> tuple[str, InputLog, RecordedOutcome]:
+    frames = arrays["ale_actions"]
+    if not 0 < frames.size <= MAX_FRAMES:
+        raise ValueError(f"it holds no actions, or more than {MAX_FRAMES}")
+    if max(len(arrays.get(name, ())) for name in ("ram_writes", "ram_patch")) > MAX_RAM_WRITES:
+        raise ValueError(f"it writes more than {MAX_RAM_WRITES} RAM bytes")
+    if "ram_writes" in arrays:
+        writes = arrays["ram_writes"]
     else:
-        patch = given.get("ram_patch", np.zeros((0, 2), np.uint8))
-        place = _scalar(given, "patch_frame") if len(patch) else 0
+        patch = arrays.get("ram_patch", np.zeros((0, 2), np.uint8))
+        place = _get_scalar(arrays, "patch_frame") if len(patch) else 0
         writes = np.insert(patch.astype(np.int32), 0, place, axis=1)
     if writes.dtype.kind not in "iu" or frames.dtype.kind not in "iu":
         raise ValueError("its actions or RAM writes are not whole numbers")
-    if ((frames < 0) | (frames >= ACTIONS)).any():
-        raise ValueError(f"its actions must be actions of 0 ... {ACTIONS - 1}")
-    rewards = given.get("rewards")
+    if ((frames < 0) | (frames >= ATARI_ACTIONS)).any():
+        raise ValueError(f"its actions must be actions of 0 ... {ATARI_ACTIONS - 1}")
+    rewards = arrays.get("rewards")
     if rewards is not None:
         if rewards.shape != frames.shape or not np.isfinite(rewards).all():
             raise ValueError(f"rewards of shape {rewards.shape} for {frames.size} actions")
         rewards = rewards.astype(np.float64)
-    score = float(_scalar(given, "score"))
-    tape = Tape(frames.astype(np.uint8), writes.astype(np.int32))
-    if "phase" in given:
-        tape = replace(tape, phase=int(_scalar(given, "phase")) % repeat)
+    score = float(_get_scalar(arrays, "score"))
+    tape = InputLog(frames.astype(np.uint8), writes.astype(np.int32))
+    if "phase" in arrays:
+        tape = replace(tape, phase=int(_get_scalar(arrays, "phase")) % action_repeat)
     else:
-        tape = with_best_phase(tape, repeat)
-    return str(_scalar(given, "rom"))[:100], tape, Claim(score, rewards, {})
+        tape = with_best_phase(tape, action_repeat)
+    return str(_get_scalar(arrays, "rom"))[:100], tape, RecordedOutcome(score, rewards, {})
 
 
-def _scalar(given: dict[str, np.ndarray], name: str) -> Any:
-    if given[name].shape != ():
+def _get_scalar(arrays: dict[str, np.ndarray], name: str) -> Any:
+    if arrays[name].shape != ():
         raise ValueError(f"{name} must be one value")
-    return given[name][()]
+    return arrays[name][()]
 
 
-def _env_of(game: str) -> str:
+def _env_from_rom(game: str) -> str:
     """The id of a ROM's name."""
     import gymnasium
 
-    from lookfurther.envs.factory import find
+    from lookfurther.envs.factory import find_env_spec
 
-    find("ALE/Pong-v5")  # registers them all
+    find_env_spec("ALE/Pong-v5")  # registers them all
     for name, spec in gymnasium.registry.items():
         if spec.namespace == "ALE" and spec.kwargs.get("game") == game:
             return name

@@ -8,33 +8,38 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lookfurther.config import Environment
-from lookfurther.demos.episode import Audit, Episode, Tape
-from lookfurther.demos.playback import GameOver, ambiguous, cut, unroll
+from lookfurther.config import EnvConfig
+from lookfurther.demos.episode import Audit, Episode, InputLog
+from lookfurther.demos.playback import (
+    GameOverError,
+    count_ambiguous_steps,
+    episode_from_log,
+    truncate_log,
+)
 from lookfurther.envs.emulator import Emulator
 from lookfurther.errors import DemonstrationError
 
-Watch = Callable[[Emulator, float], None]
+FrameCheck = Callable[[Emulator, float], None]
 
 
-class Differs(Exception):
+class ReplayMismatch(Exception):
     """A replay is not what was recorded."""
 
 
-class Claim(NamedTuple):
+class RecordedOutcome(NamedTuple):
     """What a recording says of itself; a replay must agree with all of it."""
 
     score: float | None
     rewards: np.ndarray | None  # [F] or [F + 1], per frame; may be listed one frame late
-    rams: dict[int, np.ndarray]  # [128] uint8 after that many frames
+    ram_by_frame: dict[int, np.ndarray]  # [128] uint8 after that many frames
 
 
-def audited(
+def audit_input_logs(
     source: str,
-    tapes: Iterable[Tape],
+    input_logs: Iterable[InputLog],
     env: str,
-    environment: Environment,
-    claim: Claim,
+    env_config: EnvConfig,
+    recorded: RecordedOutcome,
     force: bool = False,
 ) -> Episode:
     """The episode of the first of several tapes that does what was claimed.
@@ -42,90 +47,103 @@ def audited(
     Where none does, it is an error; forced, the tape that was right for longest.
     """
     furthest, played, fault = None, -1, ""
-    for tape in tapes:
-        watch = _watch(claim, tape)
+    for tape in input_logs:
+        watch = _make_frame_check(recorded, tape)
         frames = 0
 
-        def follow(emulator: Emulator, reward: float, watch: Watch = watch) -> None:
+        def follow(emulator: Emulator, reward: float, watch: FrameCheck = watch) -> None:
             nonlocal frames
             watch(emulator, reward)
-            frames = emulator.frames
+            frames = emulator.frame_number
 
         try:
-            episode = unroll(tape, env, environment.repeat, environment.sticky, follow)
-            if claim.score is not None and episode.score != claim.score:
-                raise Differs(f"the score is {episode.score:g}, recorded {claim.score:g}")
-            return _with_audit(episode, environment.repeat, claim, "")
-        except (Differs, GameOver) as difference:
+            episode = episode_from_log(
+                tape, env, env_config.action_repeat, env_config.sticky_prob, follow
+            )
+            if recorded.score is not None and episode.score != recorded.score:
+                raise ReplayMismatch(f"the score is {episode.score:g}, recorded {recorded.score:g}")
+            return _attach_audit(episode, env_config.action_repeat, recorded, "")
+        except (ReplayMismatch, GameOverError) as difference:
             if frames > played:
                 furthest, played, fault = tape, frames, str(difference)
     if not force:
         raise DemonstrationError(f"{source} does not replay as recorded: {fault}; force takes it")
     assert furthest is not None
     try:
-        episode = unroll(furthest, env, environment.repeat, environment.sticky)
-    except GameOver as end:
-        episode = unroll(cut(furthest, end.frames), env, environment.repeat, environment.sticky)
-    return _with_audit(episode, environment.repeat, claim, fault)
+        episode = episode_from_log(furthest, env, env_config.action_repeat, env_config.sticky_prob)
+    except GameOverError as end:
+        episode = episode_from_log(
+            truncate_log(furthest, end.frames_played),
+            env,
+            env_config.action_repeat,
+            env_config.sticky_prob,
+        )
+    return _attach_audit(episode, env_config.action_repeat, recorded, fault)
 
 
-def _with_audit(episode: Episode, repeat: int, claim: Claim, fault: str) -> Episode:
-    assert episode.tape is not None
-    frames = episode.tape.frames
-    several = ambiguous(episode.tape, repeat)
-    checks = {} if fault else _checks(claim, episode.tape)
-    audit = Audit(not fault, claim.score, episode.score, len(frames), several, fault, checks)
+def _attach_audit(
+    episode: Episode, action_repeat: int, recorded: RecordedOutcome, mismatch: str
+) -> Episode:
+    assert episode.input_log is not None
+    frames = episode.input_log.frame_actions
+    several = count_ambiguous_steps(episode.input_log, action_repeat)
+    checks = {} if mismatch else _count_checks(recorded, episode.input_log)
+    audit = Audit(
+        not mismatch, recorded.score, episode.score, len(frames), several, mismatch, checks
+    )
     return replace(episode, audit=audit)
 
 
-def _checks(claim: Claim, tape: Tape) -> dict[str, int]:
+def _count_checks(recorded: RecordedOutcome, input_log: InputLog) -> dict[str, int]:
     """What a tape that does what was claimed was compared in."""
-    equal = len(_unwritten(claim, tape))
+    equal = len(_unwritten_checkpoints(recorded, input_log))
     counts = {
-        "score": int(claim.score is not None),
-        "rewards": 0 if claim.rewards is None else len(tape.frames),
+        "score": int(recorded.score is not None),
+        "rewards": 0 if recorded.rewards is None else len(input_log.frame_actions),
         "ram": equal,
-        "ram_repaired": len(claim.rams) - equal,
+        "ram_repaired": len(recorded.ram_by_frame) - equal,
     }
     return {name: count for name, count in counts.items() if count}
 
 
-def _unwritten(claim: Claim, tape: Tape) -> dict[int, np.ndarray]:
+def _unwritten_checkpoints(recorded: RecordedOutcome, input_log: InputLog) -> dict[int, np.ndarray]:
     """The RAM of the checkpoints at which a tape writes none."""
-    written = set(tape.writes[:, 0].tolist())
-    return {frame: ram for frame, ram in claim.rams.items() if frame not in written}
+    written = set(input_log.ram_writes[:, 0].tolist())
+    return {frame: ram for frame, ram in recorded.ram_by_frame.items() if frame not in written}
 
 
-def _watch(claim: Claim, tape: Tape) -> Watch:
+def _make_frame_check(recorded: RecordedOutcome, input_log: InputLog) -> FrameCheck:
     """Compare rewards after every frame, and RAM at the checkpoints at which none is written."""
-    same_reward = _reward_watch(claim.rewards) if claim.rewards is not None else None
-    rams = _unwritten(claim, tape)
+    same_reward = _make_reward_check(recorded.rewards) if recorded.rewards is not None else None
+    rams = _unwritten_checkpoints(recorded, input_log)
 
     def same(emulator: Emulator, reward: float) -> None:
         if same_reward:
             same_reward(emulator, reward)
-        _same_ram(emulator, rams)
+        _check_ram(emulator, rams)
 
     return same
 
 
-def _reward_watch(rewards: np.ndarray) -> Watch:
+def _make_reward_check(rewards: np.ndarray) -> FrameCheck:
     """Compare the reward of every frame, which may be listed one frame late."""
     listed = np.append(rewards, 0.0)
     lags = {0, 1} if listed[0] == 0 else {0}
 
     def same_reward(emulator: Emulator, reward: float) -> None:
-        now = emulator.frames - 1
+        now = emulator.frame_number - 1
         right = {lag for lag in lags if listed[now + lag] == reward}
         if not right:
             recorded = listed[now + min(lags)]
-            raise Differs(f"the reward of frame {now} is {reward:g}, recorded {recorded:g}")
+            raise ReplayMismatch(f"the reward of frame {now} is {reward:g}, recorded {recorded:g}")
         lags.intersection_update(right)
 
     return same_reward
 
 
-def _same_ram(emulator: Emulator, rams: dict[int, np.ndarray]) -> None:
-    recorded = rams.get(emulator.frames)
+def _check_ram(emulator: Emulator, ram_by_frame: dict[int, np.ndarray]) -> None:
+    recorded = ram_by_frame.get(emulator.frame_number)
     if recorded is not None and (different := np.flatnonzero(emulator.ram() != recorded)).size:
-        raise Differs(f"RAM byte {different[0]} differs after {emulator.frames} frames")
+        raise ReplayMismatch(
+            f"RAM byte {different[0]} differs after {emulator.frame_number} frames"
+        )

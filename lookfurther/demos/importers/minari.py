@@ -8,40 +8,60 @@ from pathlib import Path
 
 import numpy as np
 
-from lookfurther.config import Environment
+from lookfurther.config import EnvConfig
 from lookfurther.demos import storage
-from lookfurther.demos.bounded_json import LARGEST
-from lookfurther.demos.catalog import trusted
-from lookfurther.demos.episode import Audit, Episode, Tape, check
-from lookfurther.demos.importers import Imported
-from lookfurther.demos.importers.minari_files import Facts, Raw, episodes, read_facts
-from lookfurther.demos.playback import ambiguous, cut, play, unroll, with_best_phase
-from lookfurther.demos.verify import verify
-from lookfurther.envs import describe
-from lookfurther.envs.emulator import STANDARD, Emulator, Variant, game_of, shrink, variant_of
+from lookfurther.demos.bounded_json import MAX_JSON_BYTES
+from lookfurther.demos.catalog import trusted_env_config
+from lookfurther.demos.episode import Audit, Episode, InputLog, check_episodes
+from lookfurther.demos.importers import ImportedDemos
+from lookfurther.demos.importers.minari_files import (
+    MinariMetadata,
+    RawEpisode,
+    iter_raw_episodes,
+    read_minari_metadata,
+)
+from lookfurther.demos.playback import (
+    count_ambiguous_steps,
+    episode_from_log,
+    play_log,
+    truncate_log,
+    with_best_phase,
+)
+from lookfurther.demos.verify import verify_episode
+from lookfurther.envs import get_spec
+from lookfurther.envs.emulator import (
+    DEFAULT_VARIANT,
+    Emulator,
+    GameVariant,
+    game_of,
+    normalise_variant,
+    resize_by_area,
+)
 from lookfurther.errors import DemonstrationError, LookFurtherError
 from lookfurther.types import Spec
 
-NOOPS = 30  # most no-ops that may have come before the first stored step
-NEAR = 6.0  # mean difference of pixels up to which two pictures are of the same moment
-LUMA = (0.2989, 0.5870, 0.1140)  # of red, green and blue, as the emulator's grey has them
-BATCH = 256  # observations converted together
+MAX_NOOPS = 30  # most no-ops that may have come before the first stored step
+MAX_MEAN_PIXEL_DIFFERENCE = (
+    6.0  # mean difference of pixels up to which two pictures are of the same moment
+)
+LUMA_WEIGHTS = (0.2989, 0.5870, 0.1140)  # of red, green and blue, as the emulator's grey has them
+CONVERSION_BATCH = 256  # observations converted together
 
 
-def read(
-    path: Path, env: str, environment: Environment, force: bool, modules: Sequence[str] = ()
-) -> Imported:
+def read_minari_dataset(
+    path: Path, env: str, env_config: EnvConfig, force: bool, modules: Sequence[str] = ()
+) -> ImportedDemos:
     """The episodes of a dataset, ours or another's, by its folder or its HDF5 file."""
     folder = path.parent if path.is_file() else path
     folder = folder if (folder / "metadata.json").exists() else folder / "data"
-    if b'"lookfurther"' in _metadata(folder):
-        return _ours(folder, env, force, modules)
+    if b'"lookfurther"' in _read_metadata_bytes(folder):
+        return _read_own_dataset(folder, env, force, modules)
     try:
-        facts = read_facts(folder)
+        facts = read_minari_metadata(folder)
         env = env or facts.env
         if not env or (env == facts.env and ":" in env):
             raise DemonstrationError(f"{path} does not say its environment: name it with --env")
-        return _foreign(str(path), folder, facts, env, environment, force)
+        return _read_foreign_dataset(str(path), folder, facts, env, env_config, force)
     except LookFurtherError:
         raise
     except Exception as error:  # whatever a cut, altered or hostile file leads to
@@ -49,69 +69,76 @@ def read(
         raise DemonstrationError(f"{path} is no readable Minari dataset: {reason}") from error
 
 
-def _ours(folder: Path, env: str, force: bool, modules: Sequence[str]) -> Imported:
+def _read_own_dataset(folder: Path, env: str, force: bool, modules: Sequence[str]) -> ImportedDemos:
     """A set of our own, which someone has shared: replayed again here."""
     name = str(folder.parent)
-    description = storage.describe(name)
-    environment = trusted(description, modules)
+    description = storage.read_description(name)
+    environment = trusted_env_config(description, modules)
     spec = description.spec
-    found = storage.load(name, spec, environment=environment)
+    found = storage.load_episodes(name, spec, env_config=environment)
     played = spec._replace(env=env or spec.env)
-    audits = [verify(episode, played, environment) for episode in found]
+    audits = [verify_episode(episode, played, environment) for episode in found]
     for i, (episode, audit) in enumerate(zip(found, audits, strict=True)):
-        if audit.mismatch and _replayable(episode) and not force:
+        if audit.mismatch and _is_replayable(episode) and not force:
             raise DemonstrationError(f"{name}, episode {i}: {audit.mismatch}; force takes it")
-    return Imported(
+    return ImportedDemos(
         [replace(e, audit=a) for e, a in zip(found, audits, strict=True)], spec, environment
     )
 
 
-def _metadata(folder: Path) -> bytes:
+def _read_metadata_bytes(folder: Path) -> bytes:
     path = folder / "metadata.json"
     if not path.is_file():
         raise DemonstrationError(f"{folder} holds no Minari dataset")
     with path.open("rb") as file:
-        return file.read(LARGEST)
+        return file.read(MAX_JSON_BYTES)
 
 
-def _replayable(episode: Episode) -> bool:
-    return episode.seed is not None or episode.tape is not None
+def _is_replayable(episode: Episode) -> bool:
+    return episode.seed is not None or episode.input_log is not None
 
 
-def _foreign(
-    source: str, folder: Path, facts: Facts, env: str, environment: Environment, force: bool
-) -> Imported:
-    spec = describe(env, environment)
+def _read_foreign_dataset(
+    source: str,
+    folder: Path,
+    metadata: MinariMetadata,
+    env: str,
+    env_config: EnvConfig,
+    force: bool,
+) -> ImportedDemos:
+    spec = get_spec(env, env_config)
     atari = spec.env.startswith("ALE/")
     if atari:
-        environment = replace(environment, sticky=facts.sticky)
+        env_config = replace(env_config, sticky_prob=metadata.sticky_prob)
     found = []
-    for i, raw in enumerate(episodes(folder, facts)):
+    for i, raw in enumerate(iter_raw_episodes(folder, metadata)):
         if atari:
-            episode = _atari(raw, facts, spec, environment)
+            episode = _convert_atari_episode(raw, metadata, spec, env_config)
         else:
-            episode = _gymnasium(raw, spec, environment, facts)
+            episode = _convert_gymnasium_episode(raw, spec, env_config, metadata)
         audit = episode.audit
-        if audit and audit.mismatch and (atari or _replayable(episode)) and not force:
+        if audit and audit.mismatch and (atari or _is_replayable(episode)) and not force:
             where = f"{source}, episode {i}"
             raise DemonstrationError(f"{where}: {audit.mismatch}; force takes it as it is")
         found.append(episode)
-    check(found, spec, source)
-    return Imported(found, spec, environment)
+    check_episodes(found, spec, source)
+    return ImportedDemos(found, spec, env_config)
 
 
-def _gymnasium(raw: Raw, spec: Spec, environment: Environment, facts: Facts) -> Episode:
+def _convert_gymnasium_episode(
+    raw: RawEpisode, spec: Spec, env_config: EnvConfig, metadata: MinariMetadata
+) -> Episode:
     """An episode of another environment, its observations as they are."""
-    if facts.jpeg:
+    if metadata.is_jpeg:
         raise DemonstrationError("its observations are JPEG, and only Atari games can mend that")
-    planes = raw.observations(0, len(raw.actions) + 1)
-    if planes.ndim == 4 and environment.layout == "hwc":
+    planes = raw.read_observations(0, len(raw.actions) + 1)
+    if planes.ndim == 4 and env_config.layout == "hwc":
         planes = planes.transpose(0, 3, 1, 2)
     if planes.ndim == 3:
         planes = planes[:, None]
     if planes.shape[1:] != spec.plane:
         raise DemonstrationError(
-            f"its observations are {facts.shape}, {spec.env} shows {spec.plane}"
+            f"its observations are {metadata.observation_shape}, {spec.env} shows {spec.plane}"
         )
     if spec.dtype == "uint8" and planes.dtype.kind not in "iu":
         raise DemonstrationError(
@@ -120,105 +147,131 @@ def _gymnasium(raw: Raw, spec: Spec, environment: Environment, facts: Facts) -> 
     planes = np.ascontiguousarray(planes, spec.dtype)
     rewards = raw.rewards.astype(np.float32)
     episode = Episode(planes, raw.actions, rewards, raw.terminal, raw.seed)
-    return replace(episode, audit=verify(episode, spec, environment))
+    return replace(episode, audit=verify_episode(episode, spec, env_config))
 
 
-def _atari(raw: Raw, facts: Facts, spec: Spec, environment: Environment) -> Episode:
+def _convert_atari_episode(
+    raw: RawEpisode, metadata: MinariMetadata, spec: Spec, env_config: EnvConfig
+) -> Episode:
     """An episode of an Atari game: played again where that gives what was stored.
 
     That makes whole what JPEG, another size or a missing frame has spoilt.
     """
-    variant = variant_of(game_of(spec.env), facts.mode, facts.difficulty)
+    variant = normalise_variant(game_of(spec.env), metadata.mode, metadata.difficulty)
     seed = 0
     if raw.seed is not None:  # as ale-py's own environment draws it
         seed = int(np.random.SeedSequence(raw.seed).generate_state(2)[1].astype(np.int32))
-    emulator = Emulator(spec.env, 1, facts.sticky, seed, variant=variant)
-    ids = _action_ids(raw, facts, emulator)
-    tape = _tape(ids, raw, facts, Tape(ids[:0], seed=seed, variant=variant), emulator)
+    emulator = Emulator(spec.env, 1, metadata.sticky_prob, seed, variant=variant)
+    ids = _to_emulator_actions(raw, metadata, emulator)
+    tape = _find_input_log(
+        ids, raw, metadata, InputLog(ids[:0], seed=seed, variant=variant), emulator
+    )
     if tape is None:
         fault = "its actions do not lead to its rewards and pictures"
-        played = f"{fault}, played with {facts.frames} frames a step{_words(variant)}"
-        if variant != STANDARD or facts.frames != environment.repeat:
+        how = _format_variant(variant)
+        played = f"{fault}, played with {metadata.frames_per_step} frames a step{how}"
+        if variant != DEFAULT_VARIANT or metadata.frames_per_step != env_config.action_repeat:
             raise DemonstrationError(f"{played}, which its pictures alone cannot say")
-        actions = np.searchsorted(emulator.legal, ids)
-        return _converted(raw._replace(actions=actions), facts, spec, fault)
-    tape = with_best_phase(tape, environment.repeat)
-    episode = unroll(tape, spec.env, environment.repeat, environment.sticky)
-    several = ambiguous(tape, environment.repeat)
+        actions = np.searchsorted(emulator.legal_actions, ids)
+        return _convert_stored_observations(raw._replace(actions=actions), metadata, spec, fault)
+    tape = with_best_phase(tape, env_config.action_repeat)
+    episode = episode_from_log(tape, spec.env, env_config.action_repeat, env_config.sticky_prob)
+    several = count_ambiguous_steps(tape, env_config.action_repeat)
     score = float(raw.rewards.sum())
     checks = {"rewards": len(raw.rewards), "end": 1, "last_picture": 1}
-    audit = Audit(True, score, episode.score, len(tape.frames), several, "", checks)
+    audit = Audit(True, score, episode.score, len(tape.frame_actions), several, "", checks)
     return replace(episode, audit=audit)
 
 
-def _words(variant: Variant) -> str:
+def _format_variant(variant: GameVariant) -> str:
     chosen = variant._asdict().items()
     return "".join(f", {word} {value}" for word, value in chosen if value is not None)
 
 
-def _action_ids(raw: Raw, facts: Facts, emulator: Emulator) -> np.ndarray:
+def _to_emulator_actions(
+    raw: RawEpisode, metadata: MinariMetadata, emulator: Emulator
+) -> np.ndarray:
     """The emulator's id of each step's action, [T] uint8."""
-    sets = {len(ids): ids for ids in (emulator.legal, emulator.actions)}
-    if facts.actions not in sets:
+    sets = {len(ids): ids for ids in (emulator.legal_actions, emulator.minimal_actions)}
+    if metadata.num_actions not in sets:
         raise DemonstrationError(
-            f"{emulator.game} has {min(sets)} actions of its own, not {facts.actions}"
+            f"{emulator.game} has {min(sets)} actions of its own, not {metadata.num_actions}"
         )
-    return np.array(sets[facts.actions], np.uint8)[raw.actions]
+    return np.array(sets[metadata.num_actions], np.uint8)[raw.actions]
 
 
-def _tape(ids: np.ndarray, raw: Raw, facts: Facts, blank: Tape, emulator: Emulator) -> Tape | None:
+def _find_input_log(
+    ids: np.ndarray,
+    raw: RawEpisode,
+    metadata: MinariMetadata,
+    template: InputLog,
+    emulator: Emulator,
+) -> InputLog | None:
     """The frames that give the stored rewards and the last picture, after 0 ... 30 no-ops."""
-    steps = np.repeat(ids, facts.frames)
-    last = raw.observations(len(raw.actions), len(raw.actions) + 1)[0]
-    for noops in range(NOOPS + 1):
-        lead = np.zeros(noops * facts.noop, np.uint8)
-        tape = replace(blank, frames=np.concatenate([lead, steps]))
+    steps = np.repeat(ids, metadata.frames_per_step)
+    last = raw.read_observations(len(raw.actions), len(raw.actions) + 1)[0]
+    for noops in range(MAX_NOOPS + 1):
+        lead = np.zeros(noops * metadata.frames_per_noop, np.uint8)
+        tape = replace(template, frames=np.concatenate([lead, steps]))
         if noops:
             emulator.reset()
-        if (length := _reproduced(tape, len(lead), raw, facts.frames, emulator)) and (
-            _near(last, emulator, facts)
-        ):
-            return cut(tape, length)
+        if (
+            length := _count_reproduced_frames(
+                tape, len(lead), raw, metadata.frames_per_step, emulator
+            )
+        ) and (_matches_screen(last, emulator, metadata)):
+            return truncate_log(tape, length)
     return None
 
 
-def _reproduced(tape: Tape, lead: int, raw: Raw, frames: int, emulator: Emulator) -> int:
+def _count_reproduced_frames(
+    input_log: InputLog, noop_frames: int, raw: RawEpisode, frames_per_step: int, emulator: Emulator
+) -> int:
     """How many frames were played if every stored reward came in its step and the end in its
     place, else 0."""
     total, step = 0.0, 0
-    for i, reward in enumerate(play(tape, emulator), 1 - lead):
+    for i, reward in enumerate(play_log(input_log, emulator), 1 - noop_frames):
         total += reward
         if i == 0 and total:
             return 0
-        if i > 0 and (i % frames == 0 or emulator.over):
+        if i > 0 and (i % frames_per_step == 0 or emulator.is_over):
             if total != raw.rewards[step]:
                 return 0
             total, step = 0.0, step + 1
-    right = step == len(raw.rewards) and emulator.over == raw.terminal
-    return emulator.frames if right else 0
+    right = step == len(raw.rewards) and emulator.is_over == raw.terminal
+    return emulator.frame_number if right else 0
 
 
-def _near(last: np.ndarray, emulator: Emulator, facts: Facts) -> bool:
+def _matches_screen(
+    last_observation: np.ndarray, emulator: Emulator, metadata: MinariMetadata
+) -> bool:
     """Whether the last observation is a picture of where the emulator stands."""
-    screen = emulator.screen()
-    if last.shape == screen.shape:
-        distance = np.abs(last.astype(float) - screen)
-        return bool(distance.max() == 0 if not facts.jpeg else distance.mean() <= NEAR)
-    plane = _newest(last, facts)
-    return bool(np.abs(plane.astype(float) - shrink(_grey(screen))).mean() <= NEAR)
+    screen = emulator.rgb_screen()
+    if last_observation.shape == screen.shape:
+        distance = np.abs(last_observation.astype(float) - screen)
+        return bool(
+            distance.max() == 0
+            if not metadata.is_jpeg
+            else distance.mean() <= MAX_MEAN_PIXEL_DIFFERENCE
+        )
+    plane = _newest_plane(last_observation, metadata)
+    return bool(
+        np.abs(plane.astype(float) - resize_by_area(_to_grayscale(screen))).mean()
+        <= MAX_MEAN_PIXEL_DIFFERENCE
+    )
 
 
-def _grey(colours: np.ndarray) -> np.ndarray:
-    return np.rint(colours @ np.array(LUMA)).astype(np.uint8)
+def _to_grayscale(colours: np.ndarray) -> np.ndarray:
+    return np.rint(colours @ np.array(LUMA_WEIGHTS)).astype(np.uint8)
 
 
-def _newest(observation: np.ndarray, facts: Facts) -> np.ndarray:
+def _newest_plane(observation: np.ndarray, metadata: MinariMetadata) -> np.ndarray:
     """The [84, 84] plane of one observation: of a screen, a plane or a stack of planes."""
     shape = observation.shape
     if observation.dtype.kind == "f" and 0 <= observation.min() <= observation.max() <= 1:
         observation = np.rint(255 * observation).astype(np.uint8)  # as scale_obs makes them
     if observation.ndim == 3 and shape[1:] == (160, 3):
-        return shrink(_grey(observation))
+        return resize_by_area(_to_grayscale(observation))
     colours = 3 in (shape[0], shape[-1])  # or three planes: nothing tells
     if observation.dtype == np.uint8 and not colours:
         if shape[-2:] == (84, 84):
@@ -226,17 +279,20 @@ def _newest(observation: np.ndarray, facts: Facts) -> np.ndarray:
         if shape[:2] == (84, 84):
             return observation[..., -1]
     raise DemonstrationError(
-        f"observations of shape {facts.shape} are no screens or grey planes of an Atari game"
+        f"observations of shape {metadata.observation_shape} are no screens"
+        " or grey planes of an Atari game"
     )
 
 
-def _converted(raw: Raw, facts: Facts, spec: Spec, fault: str) -> Episode:
+def _convert_stored_observations(
+    raw: RawEpisode, metadata: MinariMetadata, spec: Spec, fault: str
+) -> Episode:
     """An episode as its stored pictures show it, without what they do not show."""
     steps = len(raw.actions)
     planes = np.empty((steps + 1, *spec.plane), np.uint8)
-    for low in range(0, steps + 1, BATCH):
-        for i, observation in enumerate(raw.observations(low, low + BATCH), low):
-            planes[i, 0] = _newest(observation, facts)
+    for low in range(0, steps + 1, CONVERSION_BATCH):
+        for i, observation in enumerate(raw.read_observations(low, low + CONVERSION_BATCH), low):
+            planes[i, 0] = _newest_plane(observation, metadata)
     if not planes.any():
         raise DemonstrationError(f"{fault}, and its pictures are black")
     audit = Audit(False, float(raw.rewards.sum()), None, 0, 0, fault)

@@ -10,49 +10,51 @@ import numpy as np
 import pyarrow
 from pyarrow import ipc, parquet
 
-from lookfurther.demos.sandboxed.jpeg import decoded
+from lookfurther.demos.sandboxed.jpeg import decode_images
 
-BATCH = 2**20  # numbers of a Parquet file unpacked together
-NUMBERS = ("actions", "rewards", "terminations")
+BATCH_VALUES = 2**20  # numbers of a Parquet file unpacked together
+NUMERIC_COLUMNS = ("actions", "rewards", "terminations")
 
 
-def episode(folder: str, form: str, most_steps: int) -> tuple[dict, list[np.ndarray]]:
+def episode(folder: str, data_format: str, max_steps: int) -> tuple[dict, list[np.ndarray]]:
     """The actions, rewards and ends of an episode, and how many observations it has."""
-    found: list[list[np.ndarray]] = [[] for _ in NUMBERS]
+    found: list[list[np.ndarray]] = [[] for _ in NUMERIC_COLUMNS]
     count = 0
-    for batch in _batches(folder, form, NUMBERS, 1):
+    for batch in _iter_batches(folder, data_format, NUMERIC_COLUMNS, 1):
         count += batch.num_rows
-        if count > most_steps + 1:
-            raise ValueError(f"an episode of more than {most_steps} steps")
-        for parts, name in zip(found, NUMBERS, strict=True):
+        if count > max_steps + 1:
+            raise ValueError(f"an episode of more than {max_steps} steps")
+        for parts, name in zip(found, NUMERIC_COLUMNS, strict=True):
             parts.append(batch.column(name).to_numpy(zero_copy_only=False))
     arrays = [np.concatenate(parts)[:-1] for parts in found]
-    for name, kinds, array in zip(NUMBERS, ("iu", "iuf", "b"), arrays, strict=True):
+    for name, kinds, array in zip(NUMERIC_COLUMNS, ("iu", "iuf", "b"), arrays, strict=True):
         if array.dtype.kind not in kinds or array.dtype.itemsize > 8:
             raise ValueError(f"{name} cannot be {array.dtype}")
     return {"rows": count}, arrays
 
 
 def observations(
-    folder: str, form: str, jpeg: bool, size: int, low: int, high: int
+    folder: str, data_format: str, jpeg: bool, size: int, start: int, stop: int
 ) -> tuple[None, list[np.ndarray]]:
     """Rows low ... high - 1 of an episode's observations, each of `size` numbers."""
     first, found = 0, []
-    for batch in _batches(folder, form, ("observations",), size):
-        part = batch.column("observations")[max(low - first, 0) : max(high - first, 0)]
+    for batch in _iter_batches(folder, data_format, ("observations",), size):
+        part = batch.column("observations")[max(start - first, 0) : max(stop - first, 0)]
         if len(part):
-            found.append(decoded(_packed(part), size) if jpeg else _numbers(part, size))
+            found.append(
+                decode_images(_iter_bytes(part), size) if jpeg else _read_numbers(part, size)
+            )
         first += batch.num_rows
-        if first >= high:
+        if first >= stop:
             break
     return None, [np.concatenate(found)]
 
 
-def _packed(part: Any) -> Iterator[bytes]:
+def _iter_bytes(part: Any) -> Iterator[bytes]:
     return (value.as_py() for value in part)
 
 
-def _numbers(part: Any, size: int) -> np.ndarray:
+def _read_numbers(part: Any, size: int) -> np.ndarray:
     values = part.flatten()
     if len(values) != len(part) * size:
         raise ValueError(f"{len(values)} numbers in {len(part)} observations of {size}")
@@ -62,16 +64,18 @@ def _numbers(part: Any, size: int) -> np.ndarray:
     return array
 
 
-def _batches(folder: str, form: str, names: tuple[str, ...], size: int) -> Iterator[Any]:
+def _iter_batches(
+    folder: str, data_format: str, names: tuple[str, ...], size: int
+) -> Iterator[Any]:
     """The rows of all files of an episode, as checked record batches of these columns.
 
     A row of a column holds `size` numbers, about.
     """
-    rows = max(1, BATCH // size)
+    rows = max(1, BATCH_VALUES // size)
     for path in sorted(Path(folder).iterdir()):
         if path.name.startswith(("_", ".")) or path.name == "metadata.json":
             continue
-        if form == "parquet":
+        if data_format == "parquet":
             with parquet.ParquetFile(path) as file:
                 yield from file.iter_batches(rows, columns=[*names], use_threads=False)
         else:

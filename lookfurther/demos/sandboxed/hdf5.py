@@ -14,15 +14,15 @@ from typing import Any
 import h5py
 import numpy as np
 
-from lookfurther.demos.sandbox import FREE, RATIO, SLICE
-from lookfurther.demos.sandboxed.jpeg import decoded
+from lookfurther.demos.sandbox import FREE_BYTES, MAX_EXPANSION, RESPONSE_BYTES
+from lookfurther.demos.sandboxed.jpeg import decode_images
 
 
 def walk(path: str) -> tuple[None, list[np.ndarray]]:
     """Go to every group and array once, as writing into the file would."""
     with h5py.File(path, "r") as file:
-        for thing in _things(file):
-            _touch(thing)
+        for thing in _iter_objects(file):
+            _touch_object(thing)
     return None, []
 
 
@@ -34,16 +34,16 @@ def parts(path: str, wanted: list[list[Any]]) -> tuple[int, list[np.ndarray]]:
     stored, arrays = 0, []
     with h5py.File(path, "r") as file:
         for name, shape, kinds, low, high in wanted:
-            data = find(file, name)
+            data = find_dataset(file, name)
             wide = data.dtype.itemsize > (1 if kinds == "u" else 8)
             if data.shape != tuple(shape) or data.dtype.kind not in kinds or wide:
                 raise ValueError(f"/{name} cannot be {data.dtype} of shape {data.shape}")
             stored += 0 if low else data.id.get_storage_size()
-            arrays.append(rows(data, low, high))
+            arrays.append(read_rows(data, low, high))
     return stored, arrays
 
 
-def episode(path: str, name: str, jpeg: bool, most_steps: int) -> tuple[dict, list[np.ndarray]]:
+def episode(path: str, name: str, jpeg: bool, max_steps: int) -> tuple[dict, list[np.ndarray]]:
     """The actions, rewards and ends of an episode of Minari's, and facts.
 
     These are its observations' number, the bytes of the file that all its arrays take, the seed.
@@ -51,14 +51,14 @@ def episode(path: str, name: str, jpeg: bool, most_steps: int) -> tuple[dict, li
     stored, arrays = 0, []
     with h5py.File(path, "r") as file:
         for field, kinds in (("actions", "iu"), ("rewards", "iuf"), ("terminations", "b")):
-            data = _numbers(find(file, f"{name}/{field}"), kinds)
-            if data.ndim != 1 or len(data) > most_steps:
+            data = _check_numeric(find_dataset(file, f"{name}/{field}"), kinds)
+            if data.ndim != 1 or len(data) > max_steps:
                 raise ValueError(f"{data.name} cannot be {data.dtype} of shape {data.shape}")
             stored += data.id.get_storage_size()
-            arrays.append(rows(data, 0, len(data)))
-        data = find(file, f"{name}/observations")
+            arrays.append(read_rows(data, 0, len(data)))
+        data = find_dataset(file, f"{name}/observations")
         if not jpeg:
-            _numbers(data, "uif")
+            _check_numeric(data, "uif")
         seed = file[name].attrs.get("seed")
         stored += data.id.get_storage_size()
         number = None if seed is None else int(seed)
@@ -67,28 +67,28 @@ def episode(path: str, name: str, jpeg: bool, most_steps: int) -> tuple[dict, li
 
 
 def observations(
-    path: str, name: str, jpeg: bool, size: int, low: int, high: int
+    path: str, name: str, jpeg: bool, size: int, start: int, stop: int
 ) -> tuple[None, list[np.ndarray]]:
     """Rows low ... high - 1 of an episode's observations, each of `size` numbers."""
     with h5py.File(path, "r") as file:
-        data = find(file, f"{name}/observations")
+        data = find_dataset(file, f"{name}/observations")
         if not jpeg:
-            if math.prod(_numbers(data, "uif").shape[1:]) != size:
+            if math.prod(_check_numeric(data, "uif").shape[1:]) != size:
                 raise ValueError(f"{data.name} cannot be {data.dtype} of shape {data.shape}")
-            return None, [rows(data, low, high)]
+            return None, [read_rows(data, start, stop)]
         if (
             data.ndim not in (1, 2)
             or data.dtype.itemsize * math.prod(data.shape[1:]) > file.id.get_filesize()
         ):
             raise ValueError(f"{data.name} cannot be {data.dtype} of shape {data.shape}")
-        return None, [decoded((data[i] for i in range(low, min(high, len(data)))), size)]
+        return None, [decode_images((data[i] for i in range(start, min(stop, len(data)))), size)]
 
 
-def find(file: Any, name: str) -> Any:
+def find_dataset(file: Any, name: str) -> Any:
     """A dataset that is stored in this file, not yet read."""
     data = file
     for part in name.split("/"):
-        data = _inside(data, part)
+        data = _get_member(data, part)
     if not isinstance(data, h5py.Dataset):
         raise ValueError(f"/{name} is not an array")
     plan = data.id.get_create_plist()
@@ -97,24 +97,24 @@ def find(file: Any, name: str) -> Any:
     return data
 
 
-def rows(data: Any, low: int, high: int) -> np.ndarray:
+def read_rows(data: Any, start: int, stop: int) -> np.ndarray:
     """Rows of a dataset of numbers, deflated or not."""
     if data.id.get_create_plist().get_nfilters():
-        return _inflated(data, low, min(high, len(data)))
+        return _read_deflated(data, start, min(stop, len(data)))
     if data.nbytes > data.file.id.get_filesize():
         raise ValueError(f"{data.name} cannot be {data.dtype} of shape {data.shape}")
-    return data[low:high]
+    return data[start:stop]
 
 
-def _numbers(data: Any, kinds: str) -> Any:
+def _check_numeric(data: Any, kinds: str) -> Any:
     """A dataset of these kinds of numbers, no larger than its file may unpack to."""
-    most = FREE + RATIO * data.file.id.get_filesize()
+    most = FREE_BYTES + MAX_EXPANSION * data.file.id.get_filesize()
     if data.dtype.kind not in kinds or data.nbytes > most or not data.ndim:
         raise ValueError(f"{data.name} cannot be {data.dtype} of shape {data.shape}")
     return data
 
 
-def _inside(group: Any, name: str) -> Any:
+def _get_member(group: Any, name: str) -> Any:
     """A member of a group, not a link to elsewhere."""
     if not isinstance(group, h5py.Group) or not isinstance(
         group.get(name, getlink=True), h5py.HardLink
@@ -123,7 +123,7 @@ def _inside(group: Any, name: str) -> Any:
     return group[name]
 
 
-def _inflated(data: Any, low: int, high: int) -> np.ndarray:
+def _read_deflated(data: Any, start: int, stop: int) -> np.ndarray:
     """Rows of a deflated array, piece by piece, none larger than its rows."""
     plan = data.id.get_create_plist()
     if plan.get_nfilters() != 1 or plan.get_filter(0)[0] != h5py.h5z.FILTER_DEFLATE:
@@ -131,17 +131,17 @@ def _inflated(data: Any, low: int, high: int) -> np.ndarray:
     per_piece, *rest = data.chunks
     if tuple(rest) != data.shape[1:] or not 0 < per_piece <= len(data):
         raise ValueError(f"{data.name} is in pieces of {data.chunks}")
-    array = np.empty((high - low, *rest), data.dtype)
-    for first in range(low - low % per_piece, high, per_piece):
-        part = np.frombuffer(_piece(data, first), data.dtype).reshape(data.chunks)
-        begin, end = max(low, first), min(high, first + per_piece)
-        array[begin - low : end - low] = part[begin - first : end - first]
+    array = np.empty((stop - start, *rest), data.dtype)
+    for first in range(start - start % per_piece, stop, per_piece):
+        part = np.frombuffer(_inflate_chunk(data, first), data.dtype).reshape(data.chunks)
+        begin, end = max(start, first), min(stop, first + per_piece)
+        array[begin - start : end - start] = part[begin - first : end - first]
     return array
 
 
-def _piece(data: Any, first: int) -> bytes:
+def _inflate_chunk(data: Any, first_row: int) -> bytes:
     """The bytes of the deflated piece that begins at row `first`."""
-    place = (first, *[0] * (data.ndim - 1))
+    place = (first_row, *[0] * (data.ndim - 1))
     size = math.prod(data.chunks) * data.dtype.itemsize
     if data.id.get_chunk_info_by_coord(place).size > data.file.id.get_filesize():
         raise ValueError(f"{data.name} has a piece larger than its file")
@@ -153,7 +153,7 @@ def _piece(data: Any, first: int) -> bytes:
     return piece
 
 
-def _things(group: Any) -> Iterator[Any]:
+def _iter_objects(group: Any) -> Iterator[Any]:
     """Every group and array in the file; links to elsewhere are not followed."""
     yield group
     for name in group:
@@ -161,12 +161,12 @@ def _things(group: Any) -> Iterator[Any]:
             continue
         inner = group[name]
         if isinstance(inner, h5py.Group):
-            yield from _things(inner)
+            yield from _iter_objects(inner)
         else:
             yield inner
 
 
-def _touch(thing: Any) -> None:
+def _touch_object(thing: Any) -> None:
     """Go where reading would go."""
     for name in thing.attrs:
         thing.attrs.get_id(name).get_storage_size()
@@ -177,7 +177,7 @@ def _touch(thing: Any) -> None:
     if thing.id.get_create_plist().get_nfilters():  # only its pieces' places: they may be bombs
         for i in range(thing.id.get_num_chunks()):
             thing.id.get_chunk_info(i)
-    elif thing.ndim and thing.nbytes <= FREE + RATIO * thing.file.id.get_filesize():
-        count = max(1, SLICE * len(thing) // max(1, thing.nbytes))
+    elif thing.ndim and thing.nbytes <= FREE_BYTES + MAX_EXPANSION * thing.file.id.get_filesize():
+        count = max(1, RESPONSE_BYTES * len(thing) // max(1, thing.nbytes))
         for low in range(0, len(thing), count):
             thing[low : low + count]

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-MOST_NUMBERS = 3 * 2**20  # of a picture
+MAX_IMAGE_VALUES = 3 * 2**20  # of a picture
 
 
-def decoded(packed: Iterable[Any], size: int) -> np.ndarray:
+def decode_images(packed: Iterable[Any], size: int) -> np.ndarray:
     """Pictures of one shape, each of `size` numbers, as an array."""
-    return np.stack([_picture(data, size) for data in packed])
+    return np.stack([_decode_image(data, size) for data in packed])
 
 
-def _picture(data: Any, size: int) -> np.ndarray:
+def _decode_image(data: Any, size: int) -> np.ndarray:
     if not isinstance(data, bytes | np.ndarray):  # bytes(n) of a number would be n zeros
         raise ValueError(f"a picture cannot be a {type(data).__name__}")
     with Image.open(io.BytesIO(bytes(data)), formats=["JPEG"]) as picture:
         colours = len(picture.getbands())
-        if picture.width * picture.height * colours != size or size > MOST_NUMBERS:
+        if picture.width * picture.height * colours != size or size > MAX_IMAGE_VALUES:
             raise ValueError(f"a picture of {picture.size}")
         return np.asarray(picture)

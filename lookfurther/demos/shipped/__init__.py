@@ -11,38 +11,40 @@ from pathlib import Path
 from typing import Any
 
 from lookfurther import envs
-from lookfurther.config import Environment
+from lookfurther.config import EnvConfig
 from lookfurther.demos import importers
 from lookfurther.demos.episode import Audit, Episode
-from lookfurther.demos.importers import Imported
-from lookfurther.demos.metadata import Description, Shown, origin
+from lookfurther.demos.importers import ImportedDemos
+from lookfurther.demos.metadata import DemoSetDescription, EpisodeMetadata, make_origin
 from lookfurther.errors import DemonstrationError
 
-AUTHOR = "lookfurther demos search"
-FOLDER = Path(__file__).parent
+SHIPPED_AUTHOR = "lookfurther demos search"
+SHIPPED_DIR = Path(__file__).parent
 
 
-def names() -> list[str]:
+def list_names() -> list[str]:
     """Every demonstration there is, such as montezuma-revenge."""
-    return sorted(path.stem for path in FOLDER.glob("*.npz"))
+    return sorted(path.stem for path in SHIPPED_DIR.glob("*.npz"))
 
 
-def path(name: str) -> Path:
+def demo_path(name: str) -> Path:
     """The file of a demonstration."""
-    if name not in names():
-        raise DemonstrationError(f"no demonstration {name!r} is shipped: {', '.join(names())} are")
-    return FOLDER / f"{name}.npz"
+    if name not in list_names():
+        raise DemonstrationError(
+            f"no demonstration {name!r} is shipped: {', '.join(list_names())} are"
+        )
+    return SHIPPED_DIR / f"{name}.npz"
 
 
-def audit(name: str) -> dict[str, Any]:
+def read_audit(name: str) -> dict[str, Any]:
     """How a demonstration was found and verified."""
-    return json.loads(path(name).with_suffix(".json").read_text())
+    return json.loads(demo_path(name).with_suffix(".json").read_text())
 
 
-def describe(name: str) -> Description:
+def describe_demo(name: str) -> DemoSetDescription:
     """What its audit says of a demonstration; nothing is replayed."""
-    told = audit(name)
-    episode = Shown(
+    told = read_audit(name)
+    episode = EpisodeMetadata(
         steps=told["steps"],
         score=told["score"],
         terminal=told["terminal"],
@@ -51,15 +53,15 @@ def describe(name: str) -> Description:
         audit=Audit(**told["audit"]),
         digests={},
     )
-    spec = envs.describe(told["env"], Environment())
-    return Description(spec, AUTHOR, origin(spec, Environment()), (episode,))
+    spec = envs.get_spec(told["env"], EnvConfig())
+    return DemoSetDescription(spec, SHIPPED_AUTHOR, make_origin(spec, EnvConfig()), (episode,))
 
 
-def read(name: str, environment: Environment | None = None) -> Imported:
+def read_demo(name: str, env_config: EnvConfig | None = None) -> ImportedDemos:
     """A demonstration, replayed now; one that does not reach its score is refused."""
-    return importers.read(path(name), environment=environment or Environment())
+    return importers.import_demos(demo_path(name), env_config=env_config or EnvConfig())
 
 
-def episodes(name: str, environment: Environment | None = None) -> list[Episode]:
+def demo_episodes(name: str, env_config: EnvConfig | None = None) -> list[Episode]:
     """The episodes of a demonstration, replayed now."""
-    return read(name, environment).episodes
+    return read_demo(name, env_config).episodes
