@@ -130,8 +130,8 @@ def test_where_all_is_lost_it_goes_back_and_tries_harder(
     def watched(self, ways, begin, end, effort):
         tried.append((begin, end, effort))
         found = follow(self, ways, begin, end, effort)
-        if effort.back == 0 and end == 75:  # the first effort loses the way there
-            return [way._replace(apart=align.MAX_SEGMENT_DRIFT + 1000) for way in found]
+        if effort.backtrack_segments == 0 and end == 75:  # the first effort loses the way there
+            return [way._replace(distance=align.MAX_SEGMENT_DRIFT + 1000) for way in found]
         return found
 
     efforts = (BeamSettings(8, 1, 0), BeamSettings(16, 2, 2))

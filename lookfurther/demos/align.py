@@ -265,7 +265,7 @@ def select_nearest(
         apart += SCORE_PENALTY * int(way.score != reference.scores[step])
         key = ram[telling].tobytes()
         if key not in found or apart < found[key].distance:
-            found[key] = way._replace(apart=apart)
+            found[key] = way._replace(distance=apart)
     return sorted(found.values(), key=lambda way: way.distance)[:width]
 
 

@@ -79,7 +79,7 @@ class DemoSetDescription(NamedTuple):
         if ":" in description.spec.env:  # would import a module of the file's choice
             raise ValueError(f"env {description.spec.env!r:.80} is not an id")
         spec, meanings = description.spec, description.origin.meanings
-        if not spec.is_sound() or (meanings and len(meanings) != spec.actions):
+        if not spec.is_valid() or (meanings and len(meanings) != spec.actions):
             raise ValueError("its spec cannot be")
         return description
 

@@ -45,7 +45,7 @@ class EnvView(NamedTuple):
                 EnvFactory(find_env_spec(config.env), config.environment).build_env()
             ) as env:
                 rate = env.metadata.get("render_fps") or DEFAULT_FPS
-            return scene._replace(rate=float(rate))
+            return scene._replace(frame_rate=float(rate))
         return scene
 
     @property
