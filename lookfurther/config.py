@@ -129,6 +129,8 @@ class LearnerConfig:
     """alpha of advantage learning: small action gaps grow by 1 / (1 - alpha); 0: off"""
     imitated_episodes: Literal["best", "all"] = "best"
     """expert episodes the imitation loss sees: the best one, or all as in DQfD"""
+    imitated_steps: Literal["all", "unambiguous"] = "all"
+    """steps of them it sees: all, or none whose observation recurs later with another action"""
     priority_type: Literal["huber", "abs"] = "huber"
     """priority of an item: its Huber TD loss, or its absolute TD error"""
     priority_after_step: bool = False

@@ -14,6 +14,7 @@ import torch
 from lookfurther.actor import Actor
 from lookfurther.config import Config
 from lookfurther.demos.episode import Episode, episodes_to_chunk
+from lookfurther.demos.imitation import limit_imitation
 from lookfurther.envs import Envs, make_envs
 from lookfurther.learner import Learner
 from lookfurther.master_weights import MasterWeights
@@ -96,6 +97,7 @@ def build_expert_replay(
     chunk = episodes_to_chunk(
         episodes, max(horizons), len(horizons), config.learner.imitated_episodes
     )
+    chunk = limit_imitation(chunk, episodes, spec.stack, config.learner.imitated_steps)
     reward = REWARD_TRANSFORMS[config.environment.reward_transform](torch.from_numpy(chunk.reward))
     capacity = len(chunk.action) + spec.stack
     replay = PrioritizedReplay(spec, 1, capacity, config.replay, config.learner.gamma, device, seed)
