@@ -73,6 +73,8 @@ class ReplayConfig:
     """agent steps kept, each frame once"""
     horizons: tuple[int, ...] = (1, 10)
     """lengths of the stored transitions, in steps"""
+    expert_horizons: tuple[int, ...] = ()
+    """lengths of the expert's transitions; empty: as `horizons`"""
     alpha: float = 0.6
     """priority exponent"""
     beta: float = 0.4

@@ -94,9 +94,11 @@ def _describe_run(
     config: Config, spec: Spec, episodes: Sequence[Episode], progress: ProgressDisplay
 ) -> torch.device:
     """Say what is about to be taken, refuse what does not fit; gives the replays' device."""
-    horizons = len(config.replay.horizons)
-    agent = PrioritizedReplay.estimate_bytes(spec, config.replay.capacity, horizons)
-    expert = PrioritizedReplay.estimate_bytes(spec, sum(map(len, episodes)), horizons)
+    replay = config.replay
+    agent = PrioritizedReplay.estimate_bytes(spec, replay.capacity, len(replay.horizons))
+    expert = PrioritizedReplay.estimate_bytes(
+        spec, sum(map(len, episodes)), len(replay.expert_horizons or replay.horizons)
+    )
     device = hardware.choose_replay_device(config, agent, expert)
     progress.print_message(
         f"{spec.env}: observations {spec.observation_shape}, {spec.actions} actions,"
