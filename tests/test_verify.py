@@ -77,7 +77,9 @@ def shorter(e: Episode) -> Episode:
         ),
         (shorter, "its actions are not those of its tape's frames"),
         (
-            lambda e: replace(e, input_log=replace(e.input_log, ram_writes=np.array([[200, 99, 9]], np.int32))),
+            lambda e: replace(
+                e, input_log=replace(e.input_log, ram_writes=np.array([[200, 99, 9]], np.int32))
+            ),
             "step 51: ",
         ),
     ],
