@@ -196,7 +196,7 @@ def test_the_panel_fits_and_shows_every_figure_whole(width: int, row: dict[str, 
 
 
 def test_the_bar_follows_the_minutes_where_they_end_the_run() -> None:
-    text = "\n".join(panel_lines(ROW, 80, total=1_000_000, minutes=4.0))
+    text = "\n".join(panel_lines(ROW, 80, total=1_000_000, max_minutes=4.0))
     assert " 87.5 % " in text
     assert "ETA 00:00:30" in text
 

@@ -63,8 +63,8 @@ def test_openblas_keeps_one_thread_where_torch_has_two() -> None:
     code = """
 import ctypes, pathlib, torch
 from lookfurther import preset
-from lookfurther.runtime import hardware
-hardware.set_threads(preset("no-demos", run__threads=2))
+from lookfurther.training import hardware
+hardware.limit_threads(preset("no-demos", run__threads=2))
 torch.ones(512, 512) @ torch.ones(512, 512)
 (path,) = pathlib.Path(torch.__file__).with_name("lib").glob("libopenblas.so*")
 print(torch.get_num_threads(), ctypes.CDLL(str(path)).openblas_get_num_threads())

@@ -33,21 +33,21 @@ CONSOLE_SCRIPT = (
 )
 HELPER_COMMANDS = {
     "workers": """
-    from lookfurther.config import Environment
+    from lookfurther.config import EnvConfig
     from lookfurther.envs import make_envs
-    envs = make_envs("CartPole-v1", Environment(processes=1), 1, 0, 1)
+    envs = make_envs("CartPole-v1", EnvConfig(processes=1), 1, 0, 1)
     envs.reset()
     envs.close()
 """,
     "pool": """
-    from lookfurther.system import parallel as processes
-    processes.cores = lambda: 2
-    assert list(processes.each(abs, [-1, -2])) == [1, 2]
+    from lookfurther.system import parallel
+    parallel.count_cores = lambda: 2
+    assert list(parallel.parallel_map(abs, [-1, -2])) == [1, 2]
 """,
     "search": """
     import numpy as np
-    from lookfurther.demos.search.crew import _member
-    with _member(dict, np.random.SeedSequence(0)) as (pipe, process):
+    from lookfurther.demos.go_explore.workers import _start_worker
+    with _start_worker(dict, np.random.SeedSequence(0)) as (pipe, process):
         pipe.send([None])
         assert "AttributeError" in pipe.recv()  # a dict is no game
 """,
@@ -108,7 +108,7 @@ def test_process_finds_what_this_one_finds_but_not_the_working_directory(
     monkeypatch.chdir(hostile)
     monkeypatch.syspath_prepend(str(hostile))
     monkeypatch.syspath_prepend("")
-    code = "import sys, json, h5py; from lookfurther import processes; print(sys.path)"
+    code = "import sys, json, h5py; import lookfurther; print(sys.path)"
     done = subprocess.run(
         python_command("-c", code), env=subprocess_environment(), capture_output=True, text=True
     )

@@ -52,7 +52,7 @@ def hold_lock(path: str, fork: bool) -> None:
 @contextmanager
 def lock_holder(path: Path, fork: bool = False) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A process that holds `path`, and the id of its child."""
-    call = f"from {__name__} import hold; hold({str(path)!r}, {fork})"
+    call = f"from {__name__} import hold_lock; hold_lock({str(path)!r}, {fork})"
     process = subprocess.Popen(
         [sys.executable, "-c", call], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )

@@ -262,12 +262,12 @@ from functools import partial
 from pathlib import Path
 from lookfurther import preset, train
 from tests.faulty_envs import Hanging
-from tests.test_training import tiny
+from tests.test_training import tiny_config
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     settings = {"environment__processes": 2, "environment__worker_timeout": 0.0}
-    train(tiny(folder / "run", env="hanging", **settings), env=partial(Hanging, folder / "hung"))
+    train(tiny_config(folder / "run", env="hanging", **settings), env=partial(Hanging, folder / "hung"))
 """
 
 

@@ -40,7 +40,7 @@ steps = 400
 learner.gamma = 0.9
 "replay.horizons" = [1, 2]
 [settings.replay]
-start = 100
+learning_starts = 100
 capacity = 2000
 [settings.actor]
 lanes = 4

@@ -253,18 +253,18 @@ def test_the_best_weights_have_the_best_score_whatever_their_step(
 KILLED_RUN_SCRIPT = """
 import os, signal, sys
 from lookfurther.config import from_json
-from lookfurther.training.loop import Loop
+from lookfurther.training.loop import TrainingLoop
 from lookfurther.training.train import train
 from tests import test_training
 
-turn = Loop.turn
+run_iteration = TrainingLoop.run_iteration
 
-def turn_or_die(self):
+def run_iteration_or_die(self):
     if self.step >= int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
-    turn(self)
+    run_iteration(self)
 
-Loop.turn = turn_or_die
+TrainingLoop.run_iteration = run_iteration_or_die
 env = getattr(test_training, sys.argv[3]) if len(sys.argv) > 3 else None
 train(from_json(open(sys.argv[1]).read()), env=env)
 """

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
-PACKAGE_FOLDER = Path(__file__).parents[1]
+PACKAGE_FOLDER = Path(__file__).parents[2]
 
 
 def python_command(*arguments: str) -> list[str]:
-    """The command line of another Python process; start it with `helper_environment`."""
+    """The command line of another Python process; start it with `subprocess_environment`."""
     return [sys.executable, "-P", *arguments]
 
 

@@ -85,10 +85,10 @@ class ThroughputBenchmark:
 
     def close(self) -> None:
         """Let go of the lanes and the replays."""
-        if "crew" in self.__dict__:
+        if "actors_and_learner" in self.__dict__:
             for group in self.actors_and_learner[0].groups:
                 group.envs.close()
-        for part in ("crew", "mixture"):
+        for part in ("actors_and_learner", "full_mixture"):
             self.__dict__.pop(part, None)
         gc.collect()  # parts refer to one another
 
@@ -182,7 +182,8 @@ class ThroughputBenchmark:
     def first_update(self) -> dict[str, float]:
         """Seconds from the start of a new process to its first update, with cold caches."""
         with tempfile.TemporaryDirectory() as cache:
-            code = "import sys; from lookfurther import bench; bench.start_cold(sys.stdin.read())"
+            code = "import sys; from lookfurther.training import throughput;"
+            code += " throughput.run_to_first_update(sys.stdin.read())"
             environment = subprocess_environment(user_modules=True) | {
                 "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
                 "TRITON_CACHE_DIR": f"{cache}/triton",
