@@ -29,8 +29,8 @@ from lookfurther.master_weights import MasterWeights
 from lookfurther.networks import DuelingNetwork, make_network_builder
 from lookfurther.presets import preset
 from lookfurther.replay.prioritized import PrioritizedReplay
+from lookfurther.system.files import write_text
 from lookfurther.training.build import build_envs, build_training_envs
-from lookfurther.training.run_dir import write_text
 from lookfurther.training.throughput import ThroughputBenchmark
 from lookfurther.training.updates import UpdateRunner
 from lookfurther.training.weight_sync import WeightSync

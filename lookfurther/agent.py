@@ -113,7 +113,7 @@ def _check_weight_shapes(build: NetworkBuilder, spec: Spec, weights: Mapping[str
 
 def _find_checkpoint(path: Path) -> checkpoint.Checkpoint:
     """The checkpoint a path stands for, without the replays that may lie in it."""
-    if (path / checkpoint.MANIFEST_FILE).exists():
+    if checkpoint.is_checkpoint(path):
         return checkpoint.load(path, CHECKPOINT_PARTS)
     saved, _ = checkpoint.load_best(path / "best", CHECKPOINT_PARTS)
     if saved is None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lookfurther.system import cgroups
-from lookfurther.system.cores import count_cores
+from lookfurther.system.processes import count_cores
 from lookfurther.training import hardware
 
 GIB = 2**30

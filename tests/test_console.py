@@ -79,7 +79,7 @@ def test_the_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
     # 980,000 steps at 1,234.4 a second are 793.9 seconds.
     assert capsys.readouterr().out.splitlines() == [
         "step 20,000 of 1,000,000 | 1,234 steps/s | 38.5 updates/s | 8.0 samples/insert"
-        " | return 0.42 (low ε 0.55, best 0.93) | under way 0.10 | TD 0.012 TC 0.003 IM 0.2"
+        " | return 0.42 (low ε 0.55, best 0.93) | in progress 0.10 | TD 0.012 TC 0.003 IM 0.2"
         " | demos 31 % | ETA 00:13:14",
         "checkpoint [2] saved",
     ]
@@ -172,7 +172,7 @@ SHOT_80 = """\
 │ steps/s           1,234    recent     0.42   TD      0.012   demos      31 % │
 │ updates/s          38.5    low ε      0.55   TC      0.003   replay     50 % │
 │ samples/insert      8.0    best       0.93   IM        0.2   memory  3.1 GiB │
-│ envs awaited       57 %    so far     0.10   |g|      2.04   ended     1,204 │
+│ env wait           57 %    so far     0.10   |g|      2.04   ended     1,204 │
 ╰──────────────────────────────────────────────────────────────────────────────╯"""
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from examples import unlock_pickup
 from lookfurther import Config, replace, train
-from lookfurther.training import loop
+from lookfurther.training import run
 from lookfurther.training.metrics import TrainingClock
 from tests.test_training import assert_checkpoints_equal, newest_checkpoint, rows_without_times
 
@@ -42,7 +42,7 @@ def train_example(demos: Path, folder: Path, tick: float, patch: pytest.MonkeyPa
         readings.append(None)
         return tick * len(readings)
 
-    patch.setattr(loop, "TrainingClock", lambda seconds=0.0: TrainingClock(seconds, now))
+    patch.setattr(run, "TrainingClock", lambda seconds=0.0: TrainingClock(seconds, now))
     summary = train(shorten_config(unlock_pickup.make_config(demos, folder)))
     assert (summary.step, summary.stop_reason) == (640, "done")
     return folder

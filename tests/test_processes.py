@@ -40,9 +40,9 @@ HELPER_COMMANDS = {
     envs.close()
 """,
     "pool": """
-    from lookfurther.system import parallel
-    parallel.count_cores = lambda: 2
-    assert list(parallel.parallel_map(abs, [-1, -2])) == [1, 2]
+    from lookfurther.system import processes
+    processes.count_cores = lambda: 2
+    assert list(processes.parallel_map(abs, [-1, -2])) == [1, 2]
 """,
     "search": """
     import numpy as np

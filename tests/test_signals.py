@@ -267,7 +267,8 @@ from tests.test_training import tiny_config
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     settings = {"environment__processes": 2, "environment__worker_timeout": 0.0}
-    train(tiny_config(folder / "run", env="hanging", **settings), env=partial(Hanging, folder / "hung"))
+    config = tiny_config(folder / "run", env="hanging", **settings)
+    train(config, env=partial(Hanging, folder / "hung"))
 """
 
 

@@ -37,11 +37,10 @@ from lookfurther.errors import (
     TrainingDiverged,
 )
 from lookfurther.rollout import EpisodeResult
-from lookfurther.training import best_checkpoint, checkpoint, hardware, loop
+from lookfurther.training import best_checkpoint, checkpoint, hardware, run
 from lookfurther.training.checkpoint import Checkpoint
-from lookfurther.training.loop import TrainingLoop
+from lookfurther.training.loop import TrainingLoop, updates_due
 from lookfurther.training.metrics import TrainingClock, read_metrics
-from lookfurther.training.rate import updates_due
 from lookfurther.training.run_dir import RunDir
 from lookfurther.types import END, FIRST
 from tests.faulty_envs import Counting, Moody
@@ -227,7 +226,9 @@ def test_the_best_weights_have_the_best_score_whatever_their_step(
 
     def scripted(*_: Any) -> list[EpisodeResult]:
         score = float(next(scores))
-        seen[score] = {k: v.clone() for k, v in loops[-1].learner.online.state_dict().items()}
+        seen[score] = {
+            k: v.clone() for k, v in loops[-1].learner.online_network.state_dict().items()
+        }
         return [EpisodeResult(array("d", [score]))]
 
     def follow(self: TrainingLoop, *arguments: Any) -> None:
@@ -314,7 +315,7 @@ def test_where_episodes_cannot_be_restored_everything_else_goes_on(
     capsys.readouterr()
     train(config, env=Moody, resume=True)
     out = capsys.readouterr().out
-    assert "resumed at step 200 from step_000000000200; 4 episodes in flight begin anew" in out
+    assert "resumed at step 200 from step_000000000200; 4 episodes in progress start again" in out
     after = newest_checkpoint(tmp_path / "run")
     assert (after.metadata["step"], after.metadata["updates"]) == (320, updates_due(config, 316))
     for name in ("planes", "actions", "rewards", "marks"):
@@ -521,7 +522,7 @@ def test_a_time_limit_stops_with_a_checkpoint(
         readings.append(None)
         return len(readings) - (3600.0 if len(readings) > 40 else 0.0)
 
-    monkeypatch.setattr(loop, "TrainingClock", lambda seconds=0.0: TrainingClock(seconds, now))
+    monkeypatch.setattr(run, "TrainingClock", lambda seconds=0.0: TrainingClock(seconds, now))
     config = tiny_config(tmp_path / "run", run__minutes=2.0, run__log_period=8, run__steps=10_000)
     summary = train(config)
     assert summary.stop_reason == "time"
@@ -545,7 +546,7 @@ def test_checkpoints_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         return 60.0 * len(readings)
 
     write = checkpoint.save
-    monkeypatch.setattr(loop, "TrainingClock", lambda seconds=0.0: TrainingClock(seconds, now))
+    monkeypatch.setattr(run, "TrainingClock", lambda seconds=0.0: TrainingClock(seconds, now))
     monkeypatch.setattr(checkpoint, "save", lambda *a: (saves.append(len(readings)), write(*a))[1])
     train(tiny_config(tmp_path / "run", run__checkpoint_minutes=30.0, run__log_period=10_000))
     gaps = np.diff(saves[:-1])
@@ -671,7 +672,7 @@ def test_the_capacity_named_does_fit(
     tmp_path: Path, demos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where demonstrations take their share of the memory, which no capacity lessens."""
-    monkeypatch.setattr(hardware, "available_memory", lambda on: 160_000)
+    monkeypatch.setattr(hardware, "available_memory", lambda device: 160_000)
     with pytest.raises(ConfigError, match=r"lower --replay\.capacity to") as caught:
         train(tiny_config(tmp_path / "run", demos, replay__capacity=5000))
     fits = int(str(caught.value).split(" to ")[1].split()[0].replace(",", ""))

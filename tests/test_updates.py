@@ -62,9 +62,9 @@ def make_loop(config: Config, parts: int) -> Iterator[TrainingLoop]:
     envs = [make_envs(SPEC.env, config.environment, 4 // parts, seed, 1) for seed in range(parts)]
     made = make_learner(config)
     source = build_actor_pool(config, envs, made)
-    mixture = build_mixture(config, SPEC, [random_episode()], CPU)
+    mixture = build_mixture(config, SPEC, [random_episode()], CPU, is_compiled=False)
     try:
-        yield TrainingLoop(config, None, source, mixture, made, None, None)  # type: ignore[arg-type]
+        yield TrainingLoop(config, source, mixture, made, is_learning_concurrent=False)
     finally:
         for group in envs:
             group.close()
@@ -115,7 +115,7 @@ def test_fetching_ahead_leads_to_what_fetching_in_turn_leads_to(after: bool, per
         (UPDATES_PER_GRAPH, [26]),
     ):
         config = make_config(learner__priority_after_step=after, learner__target_period=period)
-        mixture = build_mixture(config, SPEC, [random_episode()], CPU)
+        mixture = build_mixture(config, SPEC, [random_episode()], CPU, is_compiled=False)
         assert mixture.expert is not None
         mixture.agent = mixture.expert
         work = UpdateRunner(mixture, make_learner(config))
@@ -206,8 +206,10 @@ def test_compiled_updates_equal_eager_ones() -> None:
     for compiled in (False, True):
         config = make_config()
         made = make_learner(config, compiled)
-        mixture = build_mixture(config, SPEC, [random_episode()], CPU)
-        chunk_source = build_mixture(config, SPEC, [random_episode()], CPU).expert
+        mixture = build_mixture(config, SPEC, [random_episode()], CPU, is_compiled=False)
+        chunk_source = build_mixture(
+            config, SPEC, [random_episode()], CPU, is_compiled=False
+        ).expert
         assert chunk_source is not None
         mixture.agent = chunk_source
         work = UpdateRunner(mixture, made)

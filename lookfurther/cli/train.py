@@ -14,7 +14,7 @@ from lookfurther.errors import ConfigError
 from lookfurther.presets import PRESETS, preset
 
 if TYPE_CHECKING:
-    from lookfurther.training.loop import Summary
+    from lookfurther.training.run import Summary
 
 
 @dataclass(frozen=True)

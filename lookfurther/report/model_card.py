@@ -19,9 +19,9 @@ from lookfurther.evaluation.paper_scores import START_TITLES
 from lookfurther.evaluation.results import Evaluation
 from lookfurther.networks import count_parameters
 from lookfurther.presets import PRESETS
+from lookfurther.system.files import write_text
 from lookfurther.system.printable import make_printable
 from lookfurther.training import checkpoint, metrics
-from lookfurther.training.run_dir import write_text
 
 
 def export_run(run: Path, out: Path) -> Path:
