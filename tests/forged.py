@@ -12,6 +12,7 @@ from lookfurther.config import Config, to_json
 from lookfurther.networks import make_network_builder
 from lookfurther.presets import preset
 from lookfurther.training import checkpoint
+from lookfurther.training.checkpoint_manifest import MANIFEST_FILE, METADATA_FILE
 from lookfurther.types import Spec
 
 CARTPOLE = Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)
@@ -50,11 +51,11 @@ def write_run(folder: Path, config: Config, **changes: Any) -> Path:
 
 def replace_metadata(path: Path, text: str) -> None:
     """Replace the facts of a checkpoint by any text, with sizes and hashes that are right."""
-    (path / checkpoint.METADATA_FILE).write_text(text)
+    (path / METADATA_FILE).write_text(text)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    _, body = (path / checkpoint.MANIFEST_FILE).read_text().split("\n", 1)
+    _, body = (path / MANIFEST_FILE).read_text().split("\n", 1)
     manifest = json.loads(body)
-    manifest["files"][checkpoint.METADATA_FILE] = {"size": len(text.encode()), "sha256": digest}
+    manifest["files"][METADATA_FILE] = {"size": len(text.encode()), "sha256": digest}
     body = json.dumps(manifest)
     seal = hashlib.sha256(body.encode()).hexdigest()
-    (path / checkpoint.MANIFEST_FILE).write_text(f"{seal}\n{body}")
+    (path / MANIFEST_FILE).write_text(f"{seal}\n{body}")

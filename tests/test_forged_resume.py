@@ -42,7 +42,7 @@ def load_saved(run: Path) -> checkpoint.Checkpoint:
     ("name", "value"),
     [("updates", "x"), ("updates", -1), ("updates", 2**80), ("seconds", None), ("seconds", "1")],
 )
-def test_unusable_fact_stops_a_resumed_run(run: Path, name: str, value: Any) -> None:
+def test_invalid_metadata_stops_resume(run: Path, name: str, value: Any) -> None:
     here = load_saved(run)
     forged.replace_metadata(here.path, json.dumps(here.metadata | {name: value}))
     with pytest.raises(CheckpointError, match=f"unusable {name}: ") as caught:
@@ -52,7 +52,7 @@ def test_unusable_fact_stops_a_resumed_run(run: Path, name: str, value: Any) -> 
 
 @pytest.mark.parametrize("part", ["weights", "adam", "agent_replay", "returns", "actor"])
 @pytest.mark.parametrize("kind", ["absent", "empty", "other shapes"])
-def test_forged_tensors_stop_a_resumed_run(run: Path, part: str, kind: str) -> None:
+def test_forged_tensors_stop_resume(run: Path, part: str, kind: str) -> None:
     here = load_saved(run)
     files = dict(here.files)
     if kind == "absent":
@@ -67,14 +67,14 @@ def test_forged_tensors_stop_a_resumed_run(run: Path, part: str, kind: str) -> N
     assert "\n" not in str(caught.value)
 
 
-def test_sound_copy_of_a_run_resumes(run: Path) -> None:
+def test_valid_copy_of_run_resumes(run: Path) -> None:
     """What the others refuse is refused for what was forged."""
     resume_run(run)
     assert load_saved(run).metadata["step"] == 204
 
 
 @pytest.mark.parametrize("score", ["x", None, float("nan"), 10**400])
-def test_forged_best_score_is_passed_over_with_a_warning(
+def test_forged_best_score_prints_warning(
     run: Path, score: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here = load_saved(run)

@@ -29,7 +29,7 @@ def shorten_config(config: Config) -> Config:
     )
 
 
-def test_main_job_has_no_limit_of_time() -> None:
+def test_main_job_has_no_time_limit() -> None:
     run = unlock_pickup.make_config(Path("demos"), Path("run")).run
     assert (run.steps, run.minutes, run.checkpoint_minutes) == (80_000, 0, 0)
 
@@ -48,7 +48,7 @@ def train_example(demos: Path, folder: Path, tick: float, patch: pytest.MonkeyPa
     return folder
 
 
-def test_main_job_outcome_does_not_depend_on_the_clock(
+def test_main_job_result_does_not_depend_on_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demos, _ = unlock_pickup.collect_demos(tmp_path / "demos")
@@ -60,7 +60,7 @@ def test_main_job_outcome_does_not_depend_on_the_clock(
     assert published[0] == published[1]
 
 
-def test_main_job_says_how_long_it_takes(
+def test_main_job_prints_estimated_duration(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(unlock_pickup, "TRIAL", 0.0)  # one turn

@@ -28,13 +28,13 @@ def run_fresh_python(*words: str, **variables: str) -> subprocess.CompletedProce
 @pytest.mark.parametrize(
     "chosen", [{"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}, {"KMP_BLOCKTIME": "200"}]
 )
-def test_wait_policy_of_the_user_is_kept(chosen: dict[str, str]) -> None:
+def test_user_wait_policy_is_kept(chosen: dict[str, str]) -> None:
     environment = dict(chosen)
     set_brief_waits(environment)
     assert environment == chosen
 
 
-def test_import_chooses_before_torch_is_loaded() -> None:
+def test_import_sets_brief_waits_before_torch() -> None:
     code = "import lookfurther, sys; assert 'torch' not in sys.modules; import os"
     shown = "; print(*(f'{n}={os.environ.get(n)}' for n in sys.argv[1:]), sep='\\n')"
     printed = run_fresh_python("-c", code + shown, *BRIEF_WAITS).stdout.split()
@@ -58,7 +58,7 @@ def test_openmp_spins_briefly(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.skipif(not list(TORCH.glob("libopenblas.so*")), reason="torch has no OpenBLAS")
-def test_openblas_keeps_one_thread_where_torch_has_two() -> None:
+def test_openblas_uses_one_thread_with_torch_two() -> None:
     """Before every product OpenBLAS takes the number of threads that OpenMP has, up to a limit."""
     code = """
 import ctypes, pathlib, torch

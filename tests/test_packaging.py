@@ -88,7 +88,7 @@ def find_conflicts(constraints: str, python: str, machine: str) -> Iterator[str]
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("python", PYTHONS)
-def test_constraints_fit_the_published_requirements(python: str, machine: str) -> None:
+def test_constraints_fit_published_requirements(python: str, machine: str) -> None:
     assert list(find_conflicts(CONSTRAINTS, python, machine)) == []
 
 
@@ -96,17 +96,17 @@ def test_constraints_fit_the_published_requirements(python: str, machine: str) -
     ("pin", "found"),
     [("triton==3.6.0", "triton"), ("ruff==0.8.0", "ruff"), ("torch==2.9.0", "torch")],
 )
-def test_a_pin_that_does_not_fit_is_found(pin: str, found: str) -> None:
+def test_conflicting_pin_is_found(pin: str, found: str) -> None:
     """An other triton than torch's, and versions older than pyproject.toml allows."""
     (conflict,) = find_conflicts(f"{CONSTRAINTS}\n{pin}\n", "3.11", "x86_64")
     assert conflict.startswith(found)
 
 
-def test_published_requirements_are_those_of_the_pinned_versions() -> None:
+def test_published_requirements_match_pins() -> None:
     assert requirement_lines(CONSTRAINTS) == list(PUBLISHED_VERSIONS)
 
 
-def test_installed_versions_are_within_the_declared_bounds() -> None:
+def test_installed_versions_are_within_bounds() -> None:
     for line in declared_requirements():
         requirement = Requirement(line)
         try:
@@ -116,7 +116,7 @@ def test_installed_versions_are_within_the_declared_bounds() -> None:
         assert requirement.specifier.contains(installed, prereleases=True), line
 
 
-def test_the_guide_names_the_tested_versions_of_torch_and_triton() -> None:
+def test_guide_names_tested_torch_and_triton() -> None:
     guide = (ROOT / "docs" / "guide.md").read_text()
     for pin in requirement_lines(CONSTRAINTS):
         if pin.startswith(("torch==", "triton==")):

@@ -82,11 +82,11 @@ def run_and_read_marks(hostile: Path, script: str, *words: str, **variables: str
 
 
 @pytest.mark.parametrize("helper", HELPER_COMMANDS)
-def test_helper_imports_nothing_from_the_working_directory(hostile: Path, helper: str) -> None:
+def test_subprocess_does_not_import_working_directory(hostile: Path, helper: str) -> None:
     run_and_read_marks(hostile, f"if __name__ == '__main__':{HELPER_COMMANDS[helper]}")
 
 
-def test_command_reads_a_set_in_a_hostile_working_directory(hostile: Path, tmp_path: Path) -> None:
+def test_command_reads_demos_in_hostile_directory(hostile: Path, tmp_path: Path) -> None:
     """The set is in the working directory, and its HDF5 file is checked by a helper process."""
     import numpy as np
 
@@ -101,7 +101,7 @@ def test_command_reads_a_set_in_a_hostile_working_directory(hostile: Path, tmp_p
     assert "CartPole-v1, 1 episode" in said
 
 
-def test_process_finds_what_this_one_finds_but_not_the_working_directory(
+def test_subprocess_path_excludes_working_directory(
     hostile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after `python -m lookfurther`, which has the working directory on its own path."""
@@ -120,7 +120,7 @@ def test_process_finds_what_this_one_finds_but_not_the_working_directory(
 
 
 @pytest.mark.parametrize("before", [None, "1", ""])
-def test_environment_is_as_before_after_the_start_of_a_process(
+def test_safe_import_path_restores_environment(
     before: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(processes.SAFE_PATH_VARIABLE, raising=False)

@@ -28,9 +28,7 @@ def error_of_request(folder: Path, capfd: pytest.CaptureFixture[str]) -> str:
     return err.removeprefix("lookfurther: ").strip()
 
 
-def test_the_run_in_a_folder_receives_the_request(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_checkpoint_command_signals_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with RunDir.open(tmp_path, CONFIG, resume=False) as run:
         assert main(["checkpoint", str(tmp_path)]) == 0
         assert run.checkpoint_signal.is_requested
@@ -38,7 +36,7 @@ def test_the_run_in_a_folder_receives_the_request(
     assert capfd.readouterr() == (expected, "")
 
 
-def test_without_a_run_in_progress_there_is_one_line(
+def test_checkpoint_command_without_run_prints_error(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -62,7 +60,7 @@ def test_without_a_run_in_progress_there_is_one_line(
         ({"checkpoint_signal": False}, "outside its main thread"),
     ],
 )
-def test_only_the_process_that_holds_the_lock_is_sent_a_signal(
+def test_only_lock_holder_receives_signal(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -80,7 +78,7 @@ def test_only_the_process_that_holds_the_lock_is_sent_a_signal(
 
 
 @pytest.mark.parametrize("written", ["", "[]", "{", "[" * 9000])
-def test_a_lock_that_names_nobody_is_refused(
+def test_lock_without_process_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], written: str
 ) -> None:
     with RunDir.open(tmp_path, CONFIG, resume=False):
@@ -88,7 +86,7 @@ def test_a_lock_that_names_nobody_is_refused(
         assert "does not name a process" in error_of_request(tmp_path, capfd)
 
 
-def test_a_run_outside_the_main_thread_takes_no_signal(
+def test_run_outside_main_thread_takes_no_signal(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     former, runs = signal.getsignal(signal.SIGUSR1), []

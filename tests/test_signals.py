@@ -56,7 +56,7 @@ def hang_forever() -> None:
 
 
 @pytest.mark.parametrize("wait", [hang_forever, threading.Event().wait])
-def test_an_environment_that_hangs_is_interrupted(wait: Callable[[], None]) -> None:
+def test_hanging_environment_is_interrupted_by_signal(wait: Callable[[], None]) -> None:
     with StopSignals(lambda: True) as signals:
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(StopRequested):
@@ -64,7 +64,7 @@ def test_an_environment_that_hangs_is_interrupted(wait: Callable[[], None]) -> N
         assert signals.received_signal == "SIGTERM"
 
 
-def test_nothing_but_an_environment_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_environment_code_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The watcher looks again and again, and finds an environment at its tenth look alone."""
     monkeypatch.setattr(signals_module, "RETRY_PERIOD", 0.0)
     looks, found = [], threading.Event()
@@ -82,7 +82,7 @@ def test_nothing_but_an_environment_is_interrupted(monkeypatch: pytest.MonkeyPat
     assert signals.received_signal == "SIGINT"
 
 
-def test_a_closed_terminal_asks_for_a_stop_unless_that_is_ignored() -> None:
+def test_sighup_stops_run_unless_ignored() -> None:
     with StopSignals() as signals:
         signal.raise_signal(signal.SIGHUP)
         assert signals.received_signal == "SIGHUP"
@@ -96,7 +96,7 @@ def test_a_closed_terminal_asks_for_a_stop_unless_that_is_ignored() -> None:
         signal.signal(signal.SIGHUP, former)
 
 
-def test_a_checkpoint_signal_is_noted() -> None:
+def test_checkpoint_signal_sets_request() -> None:
     former = signal.getsignal(signal.SIGUSR1)
     with CheckpointSignal() as request:
         assert not request.is_requested
@@ -120,9 +120,7 @@ class UnexpectedError(BaseException):
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), UnexpectedError("odd")])
-def test_whatever_an_environment_raises_there_is_a_checkpoint(
-    tmp_path: Path, error: BaseException
-) -> None:
+def test_any_environment_exception_saves_checkpoint(tmp_path: Path, error: BaseException) -> None:
     def throw() -> None:
         raise error
 
@@ -134,7 +132,7 @@ def test_whatever_an_environment_raises_there_is_a_checkpoint(
     assert_resumes(config)
 
 
-def test_an_exit_during_an_evaluation_loses_no_episode(tmp_path: Path) -> None:
+def test_exit_during_evaluation_keeps_training_episodes(tmp_path: Path) -> None:
     """The environments of training are as they were: all their episodes go on."""
     built = []
 
@@ -153,7 +151,7 @@ def test_an_exit_during_an_evaluation_loses_no_episode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-def test_sigterm_ends_a_run_whose_environment_hangs(tmp_path: Path, processes: int) -> None:
+def test_sigterm_stops_run_with_hanging_environment(tmp_path: Path, processes: int) -> None:
     """The environment sends the signal itself and never returns; nothing else limits its time."""
     run, once = os.getpid(), tmp_path / "once"
     once.touch()
@@ -176,7 +174,7 @@ def test_sigterm_ends_a_run_whose_environment_hangs(tmp_path: Path, processes: i
     assert_resumes(config)
 
 
-def test_a_stopped_worker_does_not_hold_up_the_last_checkpoint(
+def test_stopped_worker_does_not_block_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is stopped after its last answer, and a signal comes while its state does not."""
@@ -201,7 +199,7 @@ def test_a_stopped_worker_does_not_hold_up_the_last_checkpoint(
     assert_resumes(config)
 
 
-def test_a_run_goes_on_when_a_worker_is_killed(
+def test_run_continues_after_worker_is_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing of the episodes that were under way in its lanes is ever sampled."""
@@ -234,7 +232,7 @@ def test_a_run_goes_on_when_a_worker_is_killed(
     assert cut == 2
 
 
-def test_a_run_whose_workers_always_die_stops_with_a_checkpoint(tmp_path: Path) -> None:
+def test_repeated_worker_deaths_stop_with_checkpoint(tmp_path: Path) -> None:
     config = tiny_config(
         tmp_path / "run", env="dying", environment__processes=1, environment__max_failures=2
     )
@@ -243,7 +241,7 @@ def test_a_run_whose_workers_always_die_stops_with_a_checkpoint(tmp_path: Path) 
     assert_resumes(config)
 
 
-def test_a_checkpoint_is_saved_on_request(
+def test_checkpoint_request_saves_checkpoint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ask = partial(os.kill, os.getpid(), signal.SIGUSR1)
@@ -294,7 +292,7 @@ def wait_for_file(file: Path, running: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_signal_ends_a_hanging_run_and_its_workers_at_once(tmp_path: Path) -> None:
+def test_second_signal_ends_hanging_run_and_workers(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(HANGING_RUN_SCRIPT)
     with start_process(str(tmp_path / "script.py"), str(tmp_path)) as running:
         wait_for_file(tmp_path / "hung", running)
@@ -305,7 +303,7 @@ def test_a_second_signal_ends_a_hanging_run_and_its_workers_at_once(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_run_whose_terminal_is_closed_saves_a_checkpoint(tmp_path: Path) -> None:
+def test_closed_terminal_saves_checkpoint(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "run", run__steps=100_000_000)
     words = [word for name, value in differing_settings(config) for word in (f"--{name}", *value)]
     terminal, theirs = pty.openpty()

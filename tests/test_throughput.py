@@ -27,7 +27,7 @@ CONFIG = preset(
 )
 
 
-def test_every_measurement_gives_figures_and_the_table_their_ratios(
+def test_every_measurement_gives_finite_figures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By a clock that gains a hundredth of a second at every reading."""
@@ -45,7 +45,7 @@ def test_every_measurement_gives_figures_and_the_table_their_ratios(
     assert text.splitlines()[-1].startswith("what limits: the ")
 
 
-def test_a_measurement_has_at_least_one_turn() -> None:
+def test_measurement_has_at_least_one_call() -> None:
     """Also where the machine was busy with other work for longer than the measurement lasts."""
     turns = []
     count, seconds = ThroughputBenchmark(CONFIG, seconds=0.0)._run_timed(lambda: turns.append(None))
@@ -57,7 +57,7 @@ def test_a_measurement_has_at_least_one_turn() -> None:
     ("words", "steps"),
     [([], 200_000), (["--scale=paper"], 2_000_000), (["apex-dqfd"], 2_000_000)],
 )
-def test_a_machine_without_a_gpu_is_measured_with_what_it_can_hold(
+def test_bench_without_gpu_uses_small_scale(
     words: list[str], steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -65,7 +65,7 @@ def test_a_machine_without_a_gpu_is_measured_with_what_it_can_hold(
     assert (config.preset, config.replay.capacity, config.run.seed) == ("apex-dqfd", steps, 3)
 
 
-def test_the_replay_is_built_once_and_let_go() -> None:
+def test_replay_is_built_once_and_freed() -> None:
     """The process that measures the first update needs its memory."""
     bench = ThroughputBenchmark(CONFIG, 0.01)
     bench.learner()

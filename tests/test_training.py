@@ -150,7 +150,7 @@ class WalkEnv(gymnasium.Env):
 # F21
 
 
-def test_the_seed_decides_every_number(tmp_path: Path, demos: Path) -> None:
+def test_same_seed_gives_identical_run(tmp_path: Path, demos: Path) -> None:
     runs = [tmp_path / name for name in ("a", "b", "c")]
     for folder, seed in zip(runs, (0, 0, 1), strict=True):
         train(tiny_config(folder, demos, run__seed=seed))
@@ -177,9 +177,7 @@ def expected_first_priority(q: np.ndarray, episode: Episode, t: int, n: int) -> 
     return error**2 / 2 if error <= 1 else error - 0.5
 
 
-def test_demonstrations_begin_with_the_td_errors_of_the_first_network(
-    tmp_path: Path, demos: Path
-) -> None:
+def test_initial_demo_priorities_are_td_errors(tmp_path: Path, demos: Path) -> None:
     """In a run that ends before its first update."""
     config = tiny_config(tmp_path / "run", demos, run__steps=100)
     assert train(config).updates == 0
@@ -196,7 +194,7 @@ def test_demonstrations_begin_with_the_td_errors_of_the_first_network(
     assert (mass[start:] == 0).all()
 
 
-def test_training_goes_on_as_if_nobody_had_looked(tmp_path: Path) -> None:
+def test_evaluation_does_not_change_training(tmp_path: Path) -> None:
     """Evaluations change no number of a run, and leave the best of the weights they saw."""
     for folder, period in (("blind", 0), ("seen", 100)):
         config = tiny_config(
@@ -218,9 +216,7 @@ def test_training_goes_on_as_if_nobody_had_looked(tmp_path: Path) -> None:
     assert all(torch.equal(chosen[name], w) for name, w in saved.files["weights"].items())
 
 
-def test_the_best_weights_have_the_best_score_whatever_their_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_best_weights_have_highest_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each run goes back to step 200 and sees other scores at steps 300 and 400."""
     folder, scores, seen = tmp_path / "run", iter((1, 5, 3, 4, 4, 7, 6, 2, 8)), {}
 
@@ -281,7 +277,7 @@ def train_until_killed(config: Config, at: int, env: str = "") -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumed_ends_as_if_it_had_never_died(
+def test_killed_run_resumes_to_identical_result(
     tmp_path: Path, demos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Killed 60 steps beyond its checkpoint: those steps are played and learned from again."""
@@ -304,7 +300,7 @@ def test_a_killed_run_resumed_ends_as_if_it_had_never_died(
     assert rows_without_times(whole) == rows_without_times(cut)
 
 
-def test_where_episodes_cannot_be_restored_everything_else_goes_on(
+def test_resume_without_env_state_restarts_episodes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Lanes hold 50 slots at the checkpoint, and 10 of them wait for what comes after it."""
@@ -331,7 +327,7 @@ def test_where_episodes_cannot_be_restored_everything_else_goes_on(
 
 
 @pytest.mark.parametrize("phase", range(4))
-def test_a_run_can_stop_and_go_on_at_every_moment_of_an_episode(tmp_path: Path, phase: int) -> None:
+def test_resume_is_exact_at_every_episode_phase(tmp_path: Path, phase: int) -> None:
     """Episodes of 3 steps in all lanes at once: at one of the four, no action is in flight."""
     whole, cut = tiny_config(tmp_path / "whole", env="c"), tiny_config(tmp_path / "cut", env="c")
     train(replace(whole, run__steps=140), env=Counting)
@@ -347,7 +343,7 @@ def build_noisy_network(spec: Spec) -> nn.Module:
     return nn.Sequential(nn.Dropout(0.5), nn.Linear(spec.observation_shape[0], spec.actions))
 
 
-def test_a_network_with_noise_goes_on_with_its_noise(tmp_path: Path) -> None:
+def test_resume_restores_network_noise(tmp_path: Path) -> None:
     whole, cut, seen = (
         tiny_config(tmp_path / name, env="walk") for name in ("whole", "cut", "seen")
     )
@@ -378,7 +374,7 @@ class ExplodingEnv(WalkEnv):
         return observation, 3e38 if ExplodingEnv.steps > 330 else 0.0, *rest
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_spares_the_disk(
+def test_non_finite_loss_stops_run_without_saving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rewards that float32 holds, but not the sum of a batch."""
@@ -395,7 +391,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_spares_the_disk(
 
 
 @pytest.mark.parametrize("value", [torch.inf, torch.nan])
-def test_a_network_that_is_not_finite_stops_the_run_at_once(tmp_path: Path, value: float) -> None:
+def test_non_finite_network_stops_run_at_start(tmp_path: Path, value: float) -> None:
     def network(spec: Spec) -> nn.Module:
         layer = nn.Linear(4, spec.actions)
         layer.bias.data.fill_(value)
@@ -429,7 +425,7 @@ class PoisonedEnv(Counting):
         return observation, np.nan if observation[0] and self.t == 18 else reward, *rest
 
 
-def test_a_fault_stops_the_run_with_a_checkpoint_it_can_go_on_from(tmp_path: Path) -> None:
+def test_environment_fault_saves_resumable_checkpoint(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "run", env="poisoned", run__steps=600)
     with pytest.raises(EnvironmentFault, match=r"Poisoned, lane 0, episode 4, step 18: .*nan"):
         train(config, env=PoisonedEnv)
@@ -442,7 +438,7 @@ def test_a_fault_stops_the_run_with_a_checkpoint_it_can_go_on_from(tmp_path: Pat
     assert not mass[:, turns - 10 :].any()
 
 
-def test_a_fault_in_the_first_step_leaves_a_checkpoint_too(tmp_path: Path) -> None:
+def test_fault_in_first_step_saves_checkpoint(tmp_path: Path) -> None:
     class Stillborn(Counting):
         def step(self, action: int) -> Any:
             observation, _, *rest = super().step(action)
@@ -455,7 +451,7 @@ def test_a_fault_in_the_first_step_leaves_a_checkpoint_too(tmp_path: Path) -> No
     assert train(config, env=Counting, resume=True).step == 400
 
 
-def test_dropped_episodes_are_counted_and_never_sampled(tmp_path: Path) -> None:
+def test_dropped_episodes_are_counted_not_sampled(tmp_path: Path) -> None:
     config = tiny_config(
         tmp_path / "run", env="poisoned", environment__on_fault="drop", run__steps=1200,
         replay__capacity=2000, learner__samples_per_insert=0.5,
@@ -473,7 +469,7 @@ def test_dropped_episodes_are_counted_and_never_sampled(tmp_path: Path) -> None:
     assert mass[whole].float().mean() > 0.8  # the rest is sampled, but for what is pending
 
 
-def test_a_run_whose_every_episode_is_dropped_stops(tmp_path: Path) -> None:
+def test_run_stops_when_every_episode_is_dropped(tmp_path: Path) -> None:
     class Always(Counting):
         def step(self, action: int) -> Any:
             observation, reward, *rest = super().step(action)
@@ -487,7 +483,7 @@ def test_a_run_whose_every_episode_is_dropped_stops(tmp_path: Path) -> None:
 # F7
 
 
-def test_a_checkpoint_that_fails_costs_a_note(
+def test_failed_checkpoint_prints_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write, calls = checkpoint.save, []
@@ -512,9 +508,7 @@ def test_a_checkpoint_that_fails_costs_a_note(
 # F23
 
 
-def test_a_time_limit_stops_with_a_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_limit_stops_with_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that gains a second at every reading and once steps back by an hour."""
     readings = []
 
@@ -537,7 +531,9 @@ def test_a_time_limit_stops_with_a_checkpoint(
     assert 4.0 <= longer.minutes < 4.2
 
 
-def test_checkpoints_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_follow_checkpoint_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every reading of the clock is a minute; a checkpoint is due after 30 of them."""
     readings, saves = [], []
 
@@ -557,7 +553,7 @@ def test_checkpoints_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 # F25
 
 
-def test_a_second_run_in_the_folder_is_refused(tmp_path: Path) -> None:
+def test_second_run_in_run_dir_is_refused(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "run")
     with RunDir.open(tmp_path / "run", config, resume=False):
         for resume in (False, True):
@@ -571,7 +567,7 @@ def test_a_second_run_in_the_folder_is_refused(tmp_path: Path) -> None:
 # F26
 
 
-def test_without_tensorboard_there_is_one_warning(
+def test_without_tensorboard_prints_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # cannot be imported
@@ -583,9 +579,7 @@ def test_without_tensorboard_there_is_one_warning(
     assert not (tmp_path / "run" / "events").exists()
 
 
-def test_a_reader_that_leaves_does_not_stop_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closed_stdout_does_not_stop_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Closed(io.StringIO):
         def write(self, _: str) -> int:
             raise BrokenPipeError
@@ -604,7 +598,7 @@ def test_a_reader_that_leaves_does_not_stop_a_run(
     st.integers(0, 10**6),
     st.integers(0, 1000),
 )
-def test_updates_are_due_at_the_rate_set_and_never_in_a_burst(
+def test_updates_due_follow_samples_per_insert(
     inserted: int, batch: int, rate: float, start: int, more: int
 ) -> None:
     config = replace(
@@ -624,7 +618,7 @@ def test_updates_are_due_at_the_rate_set_and_never_in_a_burst(
 
 
 @pytest.mark.parametrize("rate", [0.3, 4.0, 9.7])
-def test_a_run_keeps_its_rate(tmp_path: Path, rate: float) -> None:
+def test_run_keeps_samples_per_insert(tmp_path: Path, rate: float) -> None:
     config = tiny_config(tmp_path / "run", learner__samples_per_insert=rate, run__steps=300)
     summary = train(config)
     row = read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]
@@ -637,7 +631,7 @@ def test_a_run_keeps_its_rate(tmp_path: Path, rate: float) -> None:
 # What a user brings
 
 
-def test_a_users_environment_and_network(tmp_path: Path) -> None:
+def test_train_with_custom_env_and_network(tmp_path: Path) -> None:
     def network(spec: Spec) -> nn.Module:
         return nn.Sequential(nn.Linear(spec.observation_shape[0], 8), nn.Tanh(), nn.Linear(8, 2))
 
@@ -658,7 +652,7 @@ def test_a_users_environment_and_network(tmp_path: Path) -> None:
 # Memory
 
 
-def test_a_replay_that_cannot_fit_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
+def test_too_large_replay_is_refused_before_allocation(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the replays need [\d.,]+ GiB") as caught:
         train(tiny_config(tmp_path / "run", replay__capacity=10**15))
     message = str(caught.value)
@@ -668,7 +662,7 @@ def test_a_replay_that_cannot_fit_is_refused_before_memory_is_taken(tmp_path: Pa
     assert 1000 < fits < 10**15
 
 
-def test_the_capacity_named_does_fit(
+def test_suggested_replay_capacity_fits(
     tmp_path: Path, demos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where demonstrations take their share of the memory, which no capacity lessens."""
@@ -684,7 +678,7 @@ def test_the_capacity_named_does_fit(
 # The end of a run
 
 
-def test_metrics_reach_the_end_of_every_run(tmp_path: Path) -> None:
+def test_last_metrics_row_is_at_last_step(tmp_path: Path) -> None:
     """Also of one that is shorter than its log period, or no multiple of it."""
     train(tiny_config(tmp_path / "run", run__steps=60, run__log_period=1000))
     assert [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [60]
