@@ -1,4 +1,4 @@
-"""Whole runs: reproducible, resumable, stopped and refused as faults.md asks."""
+"""Complete runs: reproducible, resumable, and stopped by faults with a checkpoint."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ TIME_METRICS = (
 
 
 def tiny_config(folder: Path, demos: Path | None = None, **overrides: Any) -> Config:
-    """A run of a second: 4 lanes, 16 items a batch, 16 hidden units."""
+    """A run of about a second: 4 lanes, batches of 16 items, 16 hidden units."""
     small: dict[str, Any] = {
         "env": "CartPole-v1",
         "actor__lanes": 4,
@@ -109,13 +109,13 @@ def assert_checkpoints_equal(a: Checkpoint, b: Checkpoint, ignored: tuple[str, .
 
 
 def rows_without_times(folder: Path) -> list[dict[str, Any]]:
-    """The rows of metrics without what depends on the clock or the machine."""
+    """The rows of metrics without those that depend on the clock or the machine."""
     rows = read_metrics(folder / "metrics.jsonl")
     return [{k: v for k, v in row.items() if k not in TIME_METRICS} for row in rows]
 
 
 def balancing_policy(env: gymnasium.Env) -> Callable[[], int]:
-    """Push the cart to where the pole leans: a hundred steps or so."""
+    """Push the cart in the direction the pole leans: about a hundred steps."""
     cart: Any = env.unwrapped
     return lambda: int(cart.state[2] + 0.5 * cart.state[3] > 0)
 
@@ -123,12 +123,14 @@ def balancing_policy(env: gymnasium.Env) -> Callable[[], int]:
 @pytest.fixture(scope="module")
 def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     episodes, spec = collect_episodes("CartPole-v1", EnvConfig(), balancing_policy, range(2))
-    cut = [e for e in episodes if len(e) < 10_000]
-    return save_episodes("tests/balance-v0", cut, spec, "a rule", tmp_path_factory.mktemp("demos"))
+    short = [e for e in episodes if len(e) < 10_000]
+    return save_episodes(
+        "tests/balance-v0", short, spec, "a rule", tmp_path_factory.mktemp("demos")
+    )
 
 
 class WalkEnv(gymnasium.Env):
-    """Five states in a row from the middle: right is worth 1 at the end, left ends it."""
+    """Five states in a row, starting in the middle: the right end gives reward 1, the left 0."""
 
     def __init__(self) -> None:
         self.observation_space, self.action_space = Box(0, 1, (5,), np.float32), Discrete(2)
@@ -147,7 +149,7 @@ class WalkEnv(gymnasium.Env):
         return self.observe_position(), float(self.place == 4), over, False, {}
 
 
-# F21
+# Determinism
 
 
 def test_same_seed_gives_identical_run(tmp_path: Path, demos: Path) -> None:
@@ -178,7 +180,7 @@ def expected_first_priority(q: np.ndarray, episode: Episode, t: int, n: int) -> 
 
 
 def test_initial_demo_priorities_are_td_errors(tmp_path: Path, demos: Path) -> None:
-    """In a run that ends before its first update."""
+    """The run ends before its first update."""
     config = tiny_config(tmp_path / "run", demos, run__steps=100)
     assert train(config).updates == 0
     saved, agent = newest_checkpoint(tmp_path / "run"), Agent.load(tmp_path / "run")
@@ -195,45 +197,48 @@ def test_initial_demo_priorities_are_td_errors(tmp_path: Path, demos: Path) -> N
 
 
 def test_evaluation_does_not_change_training(tmp_path: Path) -> None:
-    """Evaluations change no number of a run, and leave the best of the weights they saw."""
-    for folder, period in (("blind", 0), ("seen", 100)):
+    """Evaluations change no number of a run, and save the best weights."""
+    for folder, period in (("plain", 0), ("evaluated", 100)):
         config = tiny_config(
             tmp_path / folder, run__evaluate_period=period, run__evaluate_episodes=3
         )
         train(config)
     assert_checkpoints_equal(
-        newest_checkpoint(tmp_path / "blind"), newest_checkpoint(tmp_path / "seen")
+        newest_checkpoint(tmp_path / "plain"), newest_checkpoint(tmp_path / "evaluated")
     )
-    blind, seen = rows_without_times(tmp_path / "blind"), rows_without_times(tmp_path / "seen")
-    scores = {row["step"]: row.pop("evaluation_mean", None) for row in seen}
-    assert blind == seen
-    assert scores.pop(100) is None  # no update yet, so nothing to see
-    saved, _ = checkpoint.load_newest(tmp_path / "seen" / "best")
+    plain, evaluated = (
+        rows_without_times(tmp_path / "plain"),
+        rows_without_times(tmp_path / "evaluated"),
+    )
+    scores = {row["step"]: row.pop("evaluation_mean", None) for row in evaluated}
+    assert plain == evaluated
+    assert scores.pop(100) is None  # no update yet, so no evaluation
+    saved, _ = checkpoint.load_newest(tmp_path / "evaluated" / "best")
     assert saved is not None
     assert saved.metadata["score"] == max(scores.values())
     assert scores[saved.metadata["step"]] == max(scores.values())
-    chosen = Agent.load(tmp_path / "seen").network.state_dict()
+    chosen = Agent.load(tmp_path / "evaluated").network.state_dict()
     assert all(torch.equal(chosen[name], w) for name, w in saved.files["weights"].items())
 
 
 def test_best_weights_have_highest_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run goes back to step 200 and sees other scores at steps 300 and 400."""
-    folder, scores, seen = tmp_path / "run", iter((1, 5, 3, 4, 4, 7, 6, 2, 8)), {}
+    """Each run resumes from step 200 and gets other scores at steps 300 and 400."""
+    folder, scores, weights_by_score = tmp_path / "run", iter((1, 5, 3, 4, 4, 7, 6, 2, 8)), {}
 
-    def scripted(*_: Any) -> list[EpisodeResult]:
+    def scripted_evaluation(*_: Any) -> list[EpisodeResult]:
         score = float(next(scores))
-        seen[score] = {
+        weights_by_score[score] = {
             k: v.clone() for k, v in loops[-1].learner.online_network.state_dict().items()
         }
         return [EpisodeResult(array("d", [score]))]
 
-    def follow(self: TrainingLoop, *arguments: Any) -> None:
+    def record_loop(self: TrainingLoop, *arguments: Any) -> None:
         loops.append(self)
-        begin(self, *arguments)
+        original_init(self, *arguments)
 
-    loops, begin = [], TrainingLoop.__init__
-    monkeypatch.setattr(TrainingLoop, "__init__", follow)
-    monkeypatch.setattr(best_checkpoint, "play_episodes", scripted)
+    loops, original_init = [], TrainingLoop.__init__
+    monkeypatch.setattr(TrainingLoop, "__init__", record_loop)
+    monkeypatch.setattr(best_checkpoint, "play_episodes", scripted_evaluation)
     config = tiny_config(folder, run__checkpoint_period=200, run__evaluate_period=100)
     for expected in ((300, 5), (300, 5), (300, 7), (400, 8)):
         train(config, resume=(folder / "checkpoints").exists())
@@ -241,11 +246,11 @@ def test_best_weights_have_highest_score(tmp_path: Path, monkeypatch: pytest.Mon
         (path,) = (folder / "best").iterdir()
         assert (agent.step, checkpoint.load(path).metadata["score"]) == expected
         kept = agent.network.state_dict()
-        assert all(torch.equal(kept[k], v) for k, v in seen[float(expected[1])].items())
+        assert all(torch.equal(kept[k], v) for k, v in weights_by_score[float(expected[1])].items())
         shutil.rmtree(folder / "checkpoints" / "step_000000000400")
 
 
-# F20
+# Kill and resume
 
 KILLED_RUN_SCRIPT = """
 import os, signal, sys
@@ -269,9 +274,16 @@ train(from_json(open(sys.argv[1]).read()), env=env)
 
 def train_until_killed(config: Config, at: int, env: str = "") -> None:
     """Train in another process that is killed (-9) at a step."""
-    record = Path(config.run.folder).with_suffix(".json")
-    record.write_text(to_json(config))
-    words = [sys.executable, "-c", KILLED_RUN_SCRIPT, str(record), str(at), *([env] if env else [])]
+    config_file = Path(config.run.folder).with_suffix(".json")
+    config_file.write_text(to_json(config))
+    words = [
+        sys.executable,
+        "-c",
+        KILLED_RUN_SCRIPT,
+        str(config_file),
+        str(at),
+        *([env] if env else []),
+    ]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
@@ -280,30 +292,30 @@ def train_until_killed(config: Config, at: int, env: str = "") -> None:
 def test_killed_run_resumes_to_identical_result(
     tmp_path: Path, demos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Killed 60 steps beyond its checkpoint: those steps are played and learned from again."""
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    """Killed 60 steps after its checkpoint: the resumed run repeats those steps."""
+    uninterrupted, resumed = tmp_path / "uninterrupted", tmp_path / "resumed"
     settings = {"run__steps": 400, "run__checkpoint_period": 200, "replay__capacity": 240}
-    train(tiny_config(whole, demos, **settings))
-    train_until_killed(tiny_config(cut, demos, **settings), at=260)
-    assert newest_checkpoint(cut).metadata["step"] == 200
+    train(tiny_config(uninterrupted, demos, **settings))
+    train_until_killed(tiny_config(resumed, demos, **settings), at=260)
+    assert newest_checkpoint(resumed).metadata["step"] == 200
     capsys.readouterr()
-    summary = train(tiny_config(cut, demos, **settings), resume=True)
+    summary = train(tiny_config(resumed, demos, **settings), resume=True)
     assert "resumed at step 200 from step_000000000200\n" in capsys.readouterr().out
     assert (summary.step, summary.stop_reason) == (400, "done")
-    assert_checkpoints_equal(newest_checkpoint(whole), newest_checkpoint(cut))
-    names = flatten_tensors(newest_checkpoint(whole)).keys()
+    assert_checkpoints_equal(newest_checkpoint(uninterrupted), newest_checkpoint(resumed))
+    names = flatten_tensors(newest_checkpoint(uninterrupted)).keys()
     parts = {"weights", "target", "adam", "agent_replay", "expert_replay", "actor", "envs"}
     assert {name.partition(".")[0] for name in names} == parts | {"returns", "random"}
     assert {"agent_replay.mass", "expert_replay.mass", "agent_replay.random"} <= names
     assert {"actor.0.generator", "expert_replay.random", "returns.recent"} <= names
     assert any(name.startswith("adam.square") for name in names)
-    assert rows_without_times(whole) == rows_without_times(cut)
+    assert rows_without_times(uninterrupted) == rows_without_times(resumed)
 
 
 def test_resume_without_env_state_restarts_episodes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Lanes hold 50 slots at the checkpoint, and 10 of them wait for what comes after it."""
+    """Lanes have 50 slots at the checkpoint, and the last 10 wait for later steps."""
     config = tiny_config(tmp_path / "run", env="moody", run__checkpoint_period=200, run__steps=320)
     train_until_killed(config, at=220, env="Moody")
     before = newest_checkpoint(tmp_path / "run")
@@ -318,53 +330,59 @@ def test_resume_without_env_state_restarts_episodes(
         kept = before.files["agent_replay"][name]
         assert torch.equal(after.files["agent_replay"][name][:, : kept.shape[1]], kept)
     marks, mass = (after.files["agent_replay"][name] for name in ("marks", "mass"))
-    assert (marks[:, 50, 0] & FIRST != 0).all()  # every lane begins anew at the cut
+    assert (marks[:, 50, 0] & FIRST != 0).all()  # every lane starts a new episode
     acts = marks[:, :, 0] & END == 0
     assert torch.equal(mass[:, :40].gt(0).all(-1), acts[:, :40])
-    assert not mass[:, 40:50].any()  # no item spans the cut
+    assert not mass[:, 40:50].any()  # no item spans the resume
     assert torch.equal(mass[:, 50:70].gt(0).all(-1), acts[:, 50:70])
     assert acts.float().mean() == pytest.approx(3 / 4, abs=0.1)
 
 
 @pytest.mark.parametrize("phase", range(4))
 def test_resume_is_exact_at_every_episode_phase(tmp_path: Path, phase: int) -> None:
-    """Episodes of 3 steps in all lanes at once: at one of the four, no action is in flight."""
-    whole, cut = tiny_config(tmp_path / "whole", env="c"), tiny_config(tmp_path / "cut", env="c")
-    train(replace(whole, run__steps=140), env=Counting)
-    train(replace(cut, run__steps=100 + 4 * phase), env=Counting)
-    train(replace(cut, run__steps=140), env=Counting, resume=True)
+    """All lanes have episodes of 3 steps and a reset: the run stops at each of the four."""
+    uninterrupted, resumed = (
+        tiny_config(tmp_path / "uninterrupted", env="c"),
+        tiny_config(tmp_path / "resumed", env="c"),
+    )
+    train(replace(uninterrupted, run__steps=140), env=Counting)
+    train(replace(resumed, run__steps=100 + 4 * phase), env=Counting)
+    train(replace(resumed, run__steps=140), env=Counting, resume=True)
     assert_checkpoints_equal(
-        newest_checkpoint(tmp_path / "whole"), newest_checkpoint(tmp_path / "cut")
+        newest_checkpoint(tmp_path / "uninterrupted"), newest_checkpoint(tmp_path / "resumed")
     )
 
 
 def build_noisy_network(spec: Spec) -> nn.Module:
-    """A network that draws from torch's own random stream while it learns and acts."""
+    """A network that uses torch's random generator while it learns and acts."""
     return nn.Sequential(nn.Dropout(0.5), nn.Linear(spec.observation_shape[0], spec.actions))
 
 
 def test_resume_restores_network_noise(tmp_path: Path) -> None:
-    whole, cut, seen = (
-        tiny_config(tmp_path / name, env="walk") for name in ("whole", "cut", "seen")
+    uninterrupted, resumed, evaluated = (
+        tiny_config(tmp_path / name, env="walk")
+        for name in ("uninterrupted", "resumed", "evaluated")
     )
-    train(replace(whole, run__steps=140), env=WalkEnv, network=build_noisy_network)
-    train(replace(cut, run__steps=100), env=WalkEnv, network=build_noisy_network)
-    train(replace(cut, run__steps=140), env=WalkEnv, network=build_noisy_network, resume=True)
+    train(replace(uninterrupted, run__steps=140), env=WalkEnv, network=build_noisy_network)
+    train(replace(resumed, run__steps=100), env=WalkEnv, network=build_noisy_network)
+    train(replace(resumed, run__steps=140), env=WalkEnv, network=build_noisy_network, resume=True)
     assert_checkpoints_equal(
-        newest_checkpoint(tmp_path / "whole"), newest_checkpoint(tmp_path / "cut")
+        newest_checkpoint(tmp_path / "uninterrupted"), newest_checkpoint(tmp_path / "resumed")
     )
-    watched = replace(seen, run__steps=140, run__evaluate_period=60, run__evaluate_episodes=1)
-    train(watched, env=WalkEnv, network=build_noisy_network)
+    with_evaluations = replace(
+        evaluated, run__steps=140, run__evaluate_period=60, run__evaluate_episodes=1
+    )
+    train(with_evaluations, env=WalkEnv, network=build_noisy_network)
     assert_checkpoints_equal(
-        newest_checkpoint(tmp_path / "whole"), newest_checkpoint(tmp_path / "seen")
+        newest_checkpoint(tmp_path / "uninterrupted"), newest_checkpoint(tmp_path / "evaluated")
     )
 
 
-# F14
+# Divergence
 
 
 class ExplodingEnv(WalkEnv):
-    """Walk whose rewards turn huge after 330 steps of all lanes together."""
+    """WalkEnv with huge rewards after 330 steps of all lanes together."""
 
     steps = 0
 
@@ -377,7 +395,7 @@ class ExplodingEnv(WalkEnv):
 def test_non_finite_loss_stops_run_without_saving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rewards that float32 holds, but not the sum of a batch."""
+    """Each reward fits in float32, but the sum of a batch does not."""
     monkeypatch.setattr(ExplodingEnv, "steps", 0)
     changed = {"learner__value_transform": "identity", "replay__horizons": (1,)}
     config = tiny_config(tmp_path / "run", env="explodes", run__checkpoint_period=200, **changed)
@@ -402,11 +420,11 @@ def test_non_finite_network_stops_run_at_start(tmp_path: Path, value: float) -> 
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-# F13
+# Environment faults
 
 
 class PoisonedEnv(Counting):
-    """Episodes of 24 steps; every fifth one turns to NaN when part of it is already sampled."""
+    """Episodes of 24 steps; every fifth gives a NaN reward when part of it is already sampled."""
 
     def __init__(self) -> None:
         super().__init__(length=24)
@@ -430,7 +448,9 @@ def test_environment_fault_saves_resumable_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFault, match=r"Poisoned, lane 0, episode 4, step 18: .*nan"):
         train(config, env=PoisonedEnv)
     saved = newest_checkpoint(tmp_path / "run")
-    turns = 4 * 25 + 18 - 1  # four whole episodes, each with its reset, and the one before the NaN
+    turns = (
+        4 * 25 + 18 - 1
+    )  # four complete episodes with their resets, and the steps before the NaN
     assert saved.metadata["step"] == 4 * turns
     summary = train(replace(config, run__steps=4 * turns + 40), env=PoisonedEnv, resume=True)
     assert summary.step == 4 * turns + 40
@@ -463,10 +483,10 @@ def test_dropped_episodes_are_counted_not_sampled(tmp_path: Path) -> None:
     replay = newest_checkpoint(tmp_path / "run").files["agent_replay"]
     mass = (replay["mass"] > 0).any(-1)
     bad = replay["planes"][:, :, 0] == 1
-    whole = ~bad & ((replay["marks"][:, :, 0] & 6) == 0)
+    complete = ~bad & ((replay["marks"][:, :, 0] & 6) == 0)
     assert bad.sum() >= 18 * dropped
     assert not mass[bad].any()
-    assert mass[whole].float().mean() > 0.8  # the rest is sampled, but for what is pending
+    assert mass[complete].float().mean() > 0.8  # the rest is sampled, except pending slots
 
 
 def test_run_stops_when_every_episode_is_dropped(tmp_path: Path) -> None:
@@ -480,7 +500,7 @@ def test_run_stops_when_every_episode_is_dropped(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path / "run").metadata["updates"] == 0
 
 
-# F7
+# Full disk
 
 
 def test_failed_checkpoint_prints_warning(
@@ -505,11 +525,11 @@ def test_failed_checkpoint_prints_warning(
     ]
 
 
-# F23
+# Time limits
 
 
 def test_time_limit_stops_with_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that gains a second at every reading and once steps back by an hour."""
+    """A clock that gains a second at every reading and once goes back by an hour."""
     readings = []
 
     def now() -> float:
@@ -526,7 +546,9 @@ def test_time_limit_stops_with_checkpoint(tmp_path: Path, monkeypatch: pytest.Mo
     minutes = [row["minutes"] for row in rows]
     assert minutes == sorted(minutes)
     assert all(row[name] >= 0 for row in rows for name in TIME_METRICS)
-    assert train(config, resume=True).step == summary.step + 4  # spent time stays spent
+    assert (
+        train(config, resume=True).step == summary.step + 4
+    )  # the time limit counts time before the resume
     longer = train(replace(config, run__minutes=4.0), resume=True)
     assert 4.0 <= longer.minutes < 4.2
 
@@ -550,7 +572,7 @@ def test_checkpoints_follow_checkpoint_minutes(
     assert (abs(gaps - 31) <= 2).all()
 
 
-# F25
+# Locks
 
 
 def test_second_run_in_run_dir_is_refused(tmp_path: Path) -> None:
@@ -564,7 +586,7 @@ def test_second_run_in_run_dir_is_refused(tmp_path: Path) -> None:
         train(config)
 
 
-# F26
+# Missing TensorBoard and closed output
 
 
 def test_without_tensorboard_prints_one_warning(
@@ -611,7 +633,7 @@ def test_updates_due_follow_samples_per_insert(
     due = updates_due(config, inserted)
     allowed = max(0, inserted - start) * rate
     assert due * batch <= allowed * (1 + 1e-12)
-    assert (due + 1) * batch > allowed * (1 - 1e-12)  # nor a whole batch too few
+    assert (due + 1) * batch > allowed * (1 - 1e-12)  # not a full batch too few either
     assert updates_due(config, start) == 0
     burst = updates_due(config, inserted + more) - due
     assert 0 <= burst <= more * rate / batch + 1
@@ -623,12 +645,14 @@ def test_run_keeps_samples_per_insert(tmp_path: Path, rate: float) -> None:
     summary = train(config)
     row = read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]
     assert (row["step"], row["updates"]) == (300, summary.updates)
-    assert summary.updates == updates_due(config, 300 - 4)  # the last four steps wait their turn
+    assert summary.updates == updates_due(
+        config, 300 - 4
+    )  # the last four steps were inserted after it
     slack = (config.batch_size + 4 * rate) / 200
     assert rate - slack <= row["samples_per_insert"] <= rate
 
 
-# What a user brings
+# Custom environments and networks
 
 
 def test_train_with_custom_env_and_network(tmp_path: Path) -> None:
@@ -665,7 +689,7 @@ def test_too_large_replay_is_refused_before_allocation(tmp_path: Path) -> None:
 def test_suggested_replay_capacity_fits(
     tmp_path: Path, demos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where demonstrations take their share of the memory, which no capacity lessens."""
+    """Also if demonstrations use part of the memory, whatever the capacity."""
     monkeypatch.setattr(hardware, "available_memory", lambda device: 160_000)
     with pytest.raises(ConfigError, match=r"lower --replay\.capacity to") as caught:
         train(tiny_config(tmp_path / "run", demos, replay__capacity=5000))
@@ -679,7 +703,7 @@ def test_suggested_replay_capacity_fits(
 
 
 def test_last_metrics_row_is_at_last_step(tmp_path: Path) -> None:
-    """Also of one that is shorter than its log period, or no multiple of it."""
+    """Also if the run is shorter than its log period, or not a multiple of it."""
     train(tiny_config(tmp_path / "run", run__steps=60, run__log_period=1000))
     assert [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [60]
     train(tiny_config(tmp_path / "run", run__steps=240, run__log_period=100), resume=True)
