@@ -1,4 +1,4 @@
-"""A container's limits count as the machine's, read from folders such as Linux shows them."""
+"""A container's limits on cores and memory, read from folders like those of Linux."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_LIMIT_V1 = 9223372036854771712
 
 
 def write_machine(root: Path, groups: str, files: dict[str, str], available_gib: int = 64) -> Path:
-    """A root folder with this process's groups, files below the mount, and the free memory."""
+    """Write a root folder with this process's groups, control group files and free memory."""
     proc = {"proc/self/cgroup": groups, "proc/meminfo": f"MemAvailable: {available_gib << 20} kB\n"}
     mounted = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     for name, text in (proc | mounted).items():
@@ -26,7 +26,7 @@ def write_machine(root: Path, groups: str, files: dict[str, str], available_gib:
     return root
 
 
-# quota in microseconds of a period of 100 ms -> whole cores, of 8 that are there
+# Quota in microseconds per period of 100 ms -> cores, of 8 on the machine.
 CORES_BY_QUOTA = {
     "max": 8,
     "1000": 1,
@@ -75,7 +75,7 @@ def test_smallest_limit_on_path_applies(tightest: str, tmp_path: Path) -> None:
 
 
 def test_container_group_at_mount_is_limited(tmp_path: Path) -> None:
-    """The path of version 1 is the host's, which the container does not see; ".." is outside."""
+    """Version 1 gives the host's path, which the container cannot open; ".." is outside."""
     files = {
         "cpu/cpu.cfs_quota_us": "300000",
         "cpu/cpu.cfs_period_us": "100000",

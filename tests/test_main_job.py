@@ -1,4 +1,4 @@
-"""`make train` promises a result, not a time: its budget is agent steps."""
+"""`make train` has a budget of agent steps, so its result does not depend on time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytest.importorskip("minigrid")
 
 
 def shorten_config(config: Config) -> Config:
-    """The main job with everything it does, in a few updates."""
+    """The main job with all its parts, in a few updates."""
     return replace(
         config,
         run__steps=640,
@@ -35,7 +35,7 @@ def test_main_job_has_no_time_limit() -> None:
 
 
 def train_example(demos: Path, folder: Path, tick: float, patch: pytest.MonkeyPatch) -> Path:
-    """The folder of a run; every reading of its clock is `tick` seconds after the one before."""
+    """The folder of a run whose clock gains `tick` seconds at every reading."""
     readings: list[None] = []
 
     def now() -> float:
@@ -63,11 +63,11 @@ def test_main_job_result_does_not_depend_on_clock(
 def test_main_job_prints_estimated_duration(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(unlock_pickup, "TRIAL", 0.0)  # one turn
+    monkeypatch.setattr(unlock_pickup, "TRIAL", 0.0)  # one iteration
     unlock_pickup.print_time_estimate(
         shorten_config(unlock_pickup.make_config(Path("demos"), Path("run")))
     )
-    said = capsys.readouterr().out
-    assert "training takes 640 steps" in said
-    assert "minutes at the" in said
-    assert "steps/s measured now" in said
+    output = capsys.readouterr().out
+    assert "training takes 640 steps" in output
+    assert "minutes at the" in output
+    assert "steps/s measured now" in output

@@ -1,4 +1,4 @@
-"""Threads that wait for one another give their cores away."""
+"""Waiting threads release their cores."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TORCH = Path(torch.__file__).parent / "lib"
 
 
 def run_fresh_python(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A new Python of this checkout, where nobody chose how threads wait."""
-    kept = {name: value for name, value in os.environ.items() if name not in WAIT_VARIABLES}
-    environment = kept | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"} | variables
+    """Run a new Python of this checkout without variables that set how threads wait."""
+    environment = {name: value for name, value in os.environ.items() if name not in WAIT_VARIABLES}
+    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"} | variables
     return subprocess.run(
         [sys.executable, *words], env=environment, cwd=ROOT, capture_output=True, text=True
     )
@@ -52,19 +52,19 @@ def test_import_sets_brief_waits_before_torch() -> None:
     ids=["import", "command", "main job"],
 )
 def test_openmp_spins_briefly(words: tuple[str, ...]) -> None:
-    """The library says itself what it read when it was loaded."""
-    said = run_fresh_python(*words, OMP_DISPLAY_ENV="VERBOSE").stderr
-    assert f"GOMP_SPINCOUNT = '{BRIEF_WAITS['GOMP_SPINCOUNT']}'" in said
+    """The library prints the variables that it read when it was loaded."""
+    output = run_fresh_python(*words, OMP_DISPLAY_ENV="VERBOSE").stderr
+    assert f"GOMP_SPINCOUNT = '{BRIEF_WAITS['GOMP_SPINCOUNT']}'" in output
 
 
 @pytest.mark.skipif(not list(TORCH.glob("libopenblas.so*")), reason="torch has no OpenBLAS")
 def test_openblas_uses_one_thread_with_torch_two() -> None:
-    """Before every product OpenBLAS takes the number of threads that OpenMP has, up to a limit."""
+    """Before every product OpenBLAS uses OpenMP's number of threads, up to a limit."""
     code = """
 import ctypes, pathlib, torch
 from lookfurther import preset
-from lookfurther.training import hardware
-hardware.limit_threads(preset("no-demos", run__threads=2))
+from lookfurther.training.hardware import Hardware
+Hardware.resolve(preset("no-demos", run__threads=2)).limit_threads()
 torch.ones(512, 512) @ torch.ones(512, 512)
 (path,) = pathlib.Path(torch.__file__).with_name("lib").glob("libopenblas.so*")
 print(torch.get_num_threads(), ctypes.CDLL(str(path)).openblas_get_num_threads())

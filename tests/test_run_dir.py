@@ -1,4 +1,4 @@
-"""A run folder has one holder, one configuration, and no half-written file (F25)."""
+"""A run folder has one lock holder, one configuration, and no incomplete file."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ def changed_config(**overrides: Any) -> config.Config:
     return config.replace(CONFIG, **overrides)
 
 
-# F25: one holder
+# The lock
 
 
 def hold_lock(path: str, fork: bool) -> None:
-    """Hold a folder until killed; with `fork`, leave a child behind that lives on."""
+    """Hold the lock until killed; with `fork`, start a child that outlives this process."""
     with RunDir.open(Path(path), CONFIG, resume=False):
         if not fork:
             print(os.getpid(), os.getpid(), flush=True)
-        elif os.fork() == 0:  # the child speaks, for only then has it let go
+        elif os.fork() == 0:  # the child prints, after it has released the lock
             print(os.getppid(), os.getpid(), flush=True)
         signal.pause()
 
 
 @contextmanager
 def lock_holder(path: Path, fork: bool = False) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A process that holds `path`, and the id of its child."""
+    """A process that holds the lock of `path`, and the id of its child."""
     call = f"from {__name__} import hold_lock; hold_lock({str(path)!r}, {fork})"
     process = subprocess.Popen(
         [sys.executable, "-c", call], cwd=ROOT, stdout=subprocess.PIPE, text=True
@@ -82,7 +82,7 @@ def test_forked_child_does_not_hold_lock(tmp_path: Path) -> None:
     with lock_holder(tmp_path, fork=True) as (process, child):
         process.kill()
         process.wait()
-        os.kill(child, 0)  # it lives
+        os.kill(child, 0)  # it is alive
         RunDir.open(tmp_path, CONFIG, resume=True).close()
 
 
@@ -205,7 +205,7 @@ def test_impossible_run_dir_is_refused(tmp_path: Path) -> None:
             RunDir.open(path, CONFIG, resume=False)
 
 
-# Small files
+# Text files and versions
 
 
 def test_write_text_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,10 +213,10 @@ def test_write_text_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     write_text(path, "old ü\n")
     assert path.read_bytes() == "old ü\n".encode()
 
-    def full(_: int) -> None:
+    def raise_disk_full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", raise_disk_full)
     with pytest.raises(OSError, match="No space"):
         write_text(path, "new")
     monkeypatch.undo()
@@ -228,18 +228,18 @@ def test_write_text_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_collect_versions_lists_packages() -> None:
     assert package_version("no-such-package") is None
-    known = collect_versions()
-    assert known["numpy"] == numpy.__version__
-    assert known["python"] == platform.python_version()
-    assert {"platform", "machine", "lookfurther", "ale-py", "minari", "commit"} <= known.keys()
+    versions = collect_versions()
+    assert versions["numpy"] == numpy.__version__
+    assert versions["python"] == platform.python_version()
+    assert {"platform", "machine", "lookfurther", "ale-py", "minari", "commit"} <= versions.keys()
 
 
 def test_git_commit_is_that_of_checkout(tmp_path: Path) -> None:
     assert run_dir._git_commit(tmp_path) is None
 
-    def git(*words: str) -> str:
-        name = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-        command = ["git", *name, *words]
+    def git(*arguments: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        command = ["git", *identity, *arguments]
         return subprocess.run(
             command, cwd=tmp_path, check=True, capture_output=True, text=True
         ).stdout.strip()

@@ -1,4 +1,4 @@
-"""Suites: the grid of a file, what is refused before anything starts, and what is done again."""
+"""Suites: the grid of a file, errors before anything starts, and repeated runs."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_suite_file_builds_grid_with_settings(tmp_path: Path) -> None:
 def test_train_arguments_reproduce_job_settings(
     name: str, full: bool, hidden: tuple[int, ...], gamma: float, reward: str
 ) -> None:
-    """Whatever a suite sets arrives in the process that trains."""
+    """All settings of a suite reach the process that trains."""
     config = preset(name, "small", env="CartPole-v1", run__folder="a b/c", run__minutes=0.5)
     config = replace(config, environment__full_actions=full, network__hidden=hidden)
     config = replace(config, learner__gamma=gamma, environment__reward_transform=reward)
@@ -115,7 +115,7 @@ def test_train_arguments_reproduce_job_settings(
 
 
 def test_demo_names_follow_game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A preset that learns from demonstrations gets those of its game, another gets none."""
+    """A preset with demonstrations gets those of its game, another one gets none."""
     monkeypatch.setattr(suite.catalog, "find_set", lambda word: word)
     text = 'presets = ["apex-dqfd", "no-demos"]\ndemos = ["me/{game}-v0", "all-v0"]\n'
     found = build_suite_jobs(tmp_path, text + 'envs = ["ALE/MontezumaRevenge-v5", "CartPole-v1"]')
@@ -143,11 +143,11 @@ def test_shipped_suites_match_paper(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert all(j.config.run.steps == Config().run.steps for j in found)
 
 
-# What is refused
+# Errors
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("no-demos", "nodemos"), "unknown preset 'nodemos'"),
         (("CartPole-v1", "CartPool-v1"), "CartPool"),
@@ -166,13 +166,13 @@ def test_shipped_suites_match_paper(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     ],
 )
 def test_invalid_suite_prints_one_line_and_starts_nothing(
-    change: tuple[str, str], said: str, tmp_path: Path, capsys: Any
+    change: tuple[str, str], message: str, tmp_path: Path, capsys: Any
 ) -> None:
     assert change[0] in TINY_SUITE
     path = write_suite(tmp_path, TINY_SUITE.replace(*change))
     assert main(["suite", path, "--out", str(tmp_path / "out")]) in (2, 4)
     captured = capsys.readouterr()
-    assert said in captured.err
+    assert message in captured.err
     assert len(captured.err.splitlines()) == 1
     assert captured.out == ""
     assert not (tmp_path / "out").exists()
@@ -189,7 +189,7 @@ def test_run_dir_with_other_settings_is_refused(tmp_path: Path) -> None:
     (job.folder / "config.json").write_text(to_json(replace(job.config, learner__gamma=0.8)))
     with pytest.raises(ConfigError, match="holds a run of other settings"):
         build_suite_jobs(tmp_path, ONE_JOB_SUITE)
-    longer = replace(job.config, run__steps=7)  # may differ: how long a run goes on
+    longer = replace(job.config, run__steps=7)  # the length of a run may differ
     (job.folder / "config.json").write_text(to_json(longer))
     assert [j.state for j in build_suite_jobs(tmp_path, ONE_JOB_SUITE)] == ["waiting"]
 
@@ -224,7 +224,7 @@ def suite_command(*words: str) -> tuple[list[str], dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)  # half a minute of work: six processes that import torch
 def test_suite_continues_after_failed_job(tmp_path: Path) -> None:
-    """One run cannot have its folder; the other is trained, skipped next time, and extended."""
+    """One job cannot make its folder; the other is trained, skipped next time, and extended."""
     text = ONE_JOB_SUITE.replace("seeds = [0]", "seeds = [0, 1]")
     first, second = build_suite_jobs(tmp_path, text)
     first.folder.parent.mkdir()
@@ -250,13 +250,13 @@ def test_suite_continues_after_failed_job(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_signal_stops_running_job_and_suite(tmp_path: Path) -> None:
-    """The run saves a checkpoint, from which the next suite goes on."""
+    """The job saves a checkpoint, from which the next suite continues."""
     text = ONE_JOB_SUITE.replace("steps = 400", "steps = 1000000").replace("[0]", "[0, 1]")
     found = build_suite_jobs(tmp_path, text)
     line, how = suite_command(write_suite(tmp_path, text), "--out", str(tmp_path / "out"))
     process = subprocess.Popen(line, **how)
     metrics = found[0].folder / "metrics.jsonl"
-    wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)  # it trains by then
+    wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)  # it is training
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate()
     assert process.returncode == 1
@@ -270,7 +270,7 @@ def test_signal_stops_running_job_and_suite(tmp_path: Path) -> None:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait; the time limit of the test catches what never comes."""
+    """Wait until a condition holds; the time limit of the test applies."""
     while not holds():
         time.sleep(0.1)
 
