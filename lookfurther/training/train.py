@@ -35,6 +35,7 @@ from lookfurther.training.hardware import (
 from lookfurther.training.loop import TrainingLoop
 from lookfurther.training.run import Summary, TrainingRun
 from lookfurther.training.run_dir import RunDir
+from lookfurther.training.saved_weights import warm_start
 from lookfurther.types import Batch, Spec
 
 
@@ -44,11 +45,14 @@ def train(
     env: Callable[[], gymnasium.Env] | None = None,
     network: NetworkBuilder | None = None,
     resume: bool = False,
+    init: str | Path | None = None,
 ) -> Summary:
     """Train an agent and return a summary; everything else is in the run folder.
 
     `env` makes an environment if config.env is not a registered id. `network` builds a custom
-    network: a function from the `Spec` to a module that maps observations to Q-values.
+    network: a function from the `Spec` to a module that maps observations to Q-values. `init` is a
+    run folder, a checkpoint, an export or a safetensors file whose weights the network starts
+    with. A checkpoint that `resume` finds has precedence.
     """
     config = validate(config)
     torch.manual_seed(config.run.seed)
@@ -75,6 +79,9 @@ def train(
             loop = TrainingLoop(config, actor_pool, mixture, learner, concurrent)
             run = TrainingRun(config, run_dir, loop, best, progress)
             if not (resume and _load_newest_checkpoint(run)):
+                if init is not None:
+                    parts = warm_start(learner, Path(init))
+                    progress.print_message(f"start from {init}: {', '.join(parts)}")
                 _set_initial_expert_priorities(loop)
             return run.run()
 
@@ -102,10 +109,12 @@ def _describe_run(
     progress: ProgressDisplay,
 ) -> torch.device:
     """Print what the run uses, or raise if its replays do not fit; returns the replays' device."""
-    horizons, capacity = len(config.replay.horizons), config.replay.capacity
-    expert_steps = sum(map(len, episodes))
-    agent_bytes = PrioritizedReplay.estimate_bytes(spec, capacity, horizons)
-    expert_bytes = PrioritizedReplay.estimate_bytes(spec, expert_steps, horizons)
+    capacity, horizons = config.replay.capacity, config.replay.horizons
+    expert_steps, expert_horizons = sum(map(len, episodes)), config.replay.expert_horizons
+    agent_bytes = PrioritizedReplay.estimate_bytes(spec, capacity, len(horizons))
+    expert_bytes = PrioritizedReplay.estimate_bytes(
+        spec, expert_steps, len(expert_horizons or horizons)
+    )
     device = choose_replay_device(learner_device, capacity, agent_bytes, expert_bytes)
     progress.print_message(
         f"{spec.env}: observations {spec.observation_shape}, {spec.actions} actions,"
