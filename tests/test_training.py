@@ -430,7 +430,7 @@ class PoisonedEnv(Counting):
         super().__init__(length=24)
         self.episode = 0
 
-    def show(self, action: float) -> Any:
+    def make_observation(self, action: float) -> Any:
         bad = float(self.episode % 5 == 0)
         return np.array([bad, self.t, self.seed], np.float32)
 
@@ -445,7 +445,7 @@ class PoisonedEnv(Counting):
 
 def test_environment_fault_saves_resumable_checkpoint(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "run", env="poisoned", run__steps=600)
-    with pytest.raises(EnvironmentFault, match=r"Poisoned, lane 0, episode 4, step 18: .*nan"):
+    with pytest.raises(EnvironmentFault, match=r"PoisonedEnv, lane 0, episode 4, step 18: .*nan"):
         train(config, env=PoisonedEnv)
     saved = newest_checkpoint(tmp_path / "run")
     turns = (
@@ -666,7 +666,7 @@ def test_train_with_custom_env_and_network(tmp_path: Path) -> None:
     summary = train(config, env=WalkEnv, network=network)
     agent = Agent.load(summary.folder, network=network)
     assert agent.act(np.eye(5, dtype=np.float32)[1:4]).tolist() == [1, 1, 1]
-    assert agent.spec == Spec("Walk", (5,), 1, "float32", 2, 1.0)
+    assert agent.spec == Spec("WalkEnv", (5,), 1, "float32", 2, 1.0)
     with pytest.raises(CheckpointError, match="do not fit this network"):
         Agent.load(summary.folder)
     with pytest.raises(CheckpointError, match="do not fit this network"):

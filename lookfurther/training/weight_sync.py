@@ -18,7 +18,7 @@ class WeightSync:
 
     There Python is up to MAX_AHEAD iterations ahead of the learner, whose weights are ready only
     when it has caught up. The learner's stream copies them to `pending_weights`. The actors take
-    them after so many iterations that this copy is certain to be done.
+    them MAX_AHEAD + 1 iterations later, when this copy is certain to be done.
     """
 
     def __init__(self, weights: MasterWeights, streams: Sequence[Any]) -> None:
