@@ -77,7 +77,7 @@ def run_evaluation(
     lanes = min(lanes, episodes)
     if conditions.starts == "human":
         starts = draw_human_starts(conditions.env, demos, settings, seed)
-        settings = replace(settings, processes=hardware.count_cores(), stack=agent.spec.stack)
+        settings = replace(settings, processes=hardware.count_cores(), frame_stack=agent.spec.stack)
         envs: Envs = make_human_start_envs(conditions.env, starts, settings, lanes, seed)
     else:
         envs = make_noop_envs(conditions.env, settings, lanes, seed)
