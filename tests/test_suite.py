@@ -23,9 +23,10 @@ from lookfurther.cli.parsing import parse_options
 from lookfurther.cli.suite import visible_jobs
 from lookfurther.cli.train import TrainOptions, split_preset
 from lookfurther.config import Config, replace, to_json, validate
+from lookfurther.envs.naming import game_of
 from lookfurther.errors import ConfigError
 from lookfurther.evaluation import suite
-from lookfurther.evaluation.paper_scores import game_of, game_titles
+from lookfurther.evaluation.paper_scores import game_titles
 from lookfurther.presets import PRESETS, preset
 
 ROOT = Path(__file__).parents[1]

@@ -12,6 +12,7 @@ import torch
 from lookfurther.actor import Actor
 from lookfurther.config import Config, EnvConfig, replace
 from lookfurther.envs import Envs, make_envs
+from lookfurther.envs.naming import is_atari
 from lookfurther.master_weights import MasterWeights
 from lookfurther.networks import make_network_builder
 from lookfurther.presets import preset
@@ -29,7 +30,7 @@ CASES = {
 def env_pair(request: pytest.FixtureRequest) -> Iterator[tuple[Envs, Envs]]:
     """The same four lanes twice."""
     env, environment = CASES[request.param]
-    if env.startswith("ALE/"):
+    if is_atari(env):
         pytest.importorskip("ale_py")
     with (
         closing(make_envs(env, environment, 4, 0, 1)) as one,

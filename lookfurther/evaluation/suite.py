@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +14,9 @@ from typing import Any, NamedTuple
 from lookfurther.config import Config, replace, validate
 from lookfurther.demos import catalog
 from lookfurther.envs.factory import find_env_spec
+from lookfurther.envs.naming import base_name, game_of
 from lookfurther.envs.trust import find_untrusted, import_modules
 from lookfurther.errors import CheckpointError, ConfigError
-from lookfurther.evaluation.paper_scores import game_of
 from lookfurther.presets import preset
 from lookfurther.report.runs import config_fingerprint, flatten_settings
 from lookfurther.system.processes import python_command, subprocess_environment
@@ -154,7 +153,7 @@ class SuitePlan(NamedTuple):
         """One cell of the grid; a preset without demonstrations is given none."""
         config = preset(variant, self.scale, env=env, run__seed=seed, **self.overrides)
         if config.learner.expert_items:
-            game = game_of(env) or re.sub(r"-v\d+$", "", re.split("[/:]", env)[-1])
+            game = game_of(env) or base_name(env)
             named = (str(name).replace("{game}", game) for name in self.demo_names)
             config = replace(config, demos=tuple(named))
         folder = self.output_dir / Path(default_run_dir(config)).name

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lookfurther.config import Config
+from lookfurther.envs.naming import is_atari
 from lookfurther.errors import CheckpointError, EnvironmentFault, TrainingDiverged
 from lookfurther.gpu.graphs import GraphedCallable, LaunchLimit
 from lookfurther.learner import Learner
@@ -228,8 +229,7 @@ class TrainingLoop:
         learned = self.learner.updates * config.batch_size
         return {
             "step": self.step,
-            "frames": self.step
-            * (config.environment.action_repeat if config.env.startswith("ALE/") else 1),
+            "frames": self.step * (config.environment.action_repeat if is_atari(config.env) else 1),
             "updates": self.learner.updates,
             "minutes": self.clock.elapsed_seconds() / 60,
             "steps_per_second": rates["step"],

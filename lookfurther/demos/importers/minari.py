@@ -33,10 +33,11 @@ from lookfurther.envs.emulator import (
     DEFAULT_VARIANT,
     Emulator,
     GameVariant,
-    game_of,
     normalise_variant,
     resize_by_area,
 )
+from lookfurther.envs.factory import find_game
+from lookfurther.envs.naming import is_atari
 from lookfurther.errors import DemonstrationError, LookFurtherError
 from lookfurther.types import Spec
 
@@ -107,7 +108,7 @@ def _read_foreign_dataset(
     force: bool,
 ) -> ImportedDemos:
     spec = get_spec(env, env_config)
-    atari = spec.env.startswith("ALE/")
+    atari = is_atari(spec.env)
     if atari:
         env_config = replace(env_config, sticky_prob=metadata.sticky_prob)
     found = []
@@ -157,7 +158,7 @@ def _convert_atari_episode(
 
     That makes whole what JPEG, another size or a missing frame has spoilt.
     """
-    variant = normalise_variant(game_of(spec.env), metadata.mode, metadata.difficulty)
+    variant = normalise_variant(find_game(spec.env), metadata.mode, metadata.difficulty)
     seed = 0
     if raw.seed is not None:  # as ale-py's own environment draws it
         seed = int(np.random.SeedSequence(raw.seed).generate_state(2)[1].astype(np.int32))
