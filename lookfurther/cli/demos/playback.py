@@ -13,7 +13,6 @@ from lookfurther.cli.demos.arguments import OutputPath, SetName, SetNames
 from lookfurther.cli.demos.formatting import (
     format_audit,
     format_episode_size,
-    format_number,
     pluralize,
 )
 from lookfurther.cli.demos.transfer import print_saved_set
@@ -22,6 +21,7 @@ from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode, best_episode_index
 from lookfurther.errors import ConfigError, DemonstrationError
+from lookfurther.system.formatting import format_number
 from lookfurther.system.parallel import parallel_map
 from lookfurther.system.printable import make_printable
 

@@ -14,7 +14,6 @@ from lookfurther.cli.demos.arguments import Flag, InputFiles, OutputPath, SetNam
 from lookfurther.cli.demos.formatting import (
     format_audited_episode,
     format_episode_size,
-    format_number,
     pluralize,
 )
 from lookfurther.config import Config, EnvConfig, replace, validate
@@ -24,6 +23,7 @@ from lookfurther.demos.importers import ImportedDemos, action_sequence
 from lookfurther.demos.metadata import check_same_origin
 from lookfurther.demos.playback import count_ambiguous_steps
 from lookfurther.errors import ConfigError, DemonstrationError
+from lookfurther.system.formatting import format_number
 from lookfurther.system.parallel import parallel_map
 
 RECORDING_SUFFIXES = (".demo", ".npz", ".hdf5")
