@@ -17,17 +17,17 @@ from lookfurther.system import cgroups
 from lookfurther.system.cores import count_cores
 
 
-def resolve_device(name: str) -> torch.device:
-    """The device a configuration names; auto takes a GPU where there is one."""
+def resolve_device(name: str, setting: str = "run.device") -> torch.device:
+    """The device that `setting` names; "auto" is a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        chosen = torch.device(name)
+        device = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f"run.device {name!r} is none of auto, cpu, cuda, cuda:N") from None
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"run.device {name} is not on this machine: use --run.device cpu")
-    return chosen
+        raise ConfigError(f"{setting} {name!r} is none of auto, cpu, cuda, cuda:N") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"{setting} {name} is not on this machine: use --{setting} cpu")
+    return device
 
 
 def resolve_learner_threads(config: Config) -> int:
