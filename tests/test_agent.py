@@ -51,7 +51,7 @@ def network_of(path: Path) -> nn.Module:
 
 
 @pytest.mark.parametrize("step", [200, 400])
-def test_an_agent_is_the_network_of_its_checkpoint(run: Path, step: int) -> None:
+def test_agent_has_network_of_checkpoint(run: Path, step: int) -> None:
     """The newest one of a run folder, or the one that is named."""
     path = run / "checkpoints" / f"step_{step:012}"
     agent = Agent.load(path)
@@ -65,23 +65,21 @@ def test_an_agent_is_the_network_of_its_checkpoint(run: Path, step: int) -> None
     assert np.array_equal(Agent.load(str(run)).q_values(x), q) == (step == 400)
 
 
-def test_an_agent_knows_its_environment_and_settings(run: Path) -> None:
+def test_agent_has_spec_and_config_of_run(run: Path) -> None:
     agent = Agent.load(run)
     assert agent.spec == Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)
     assert agent.config == settings(run)
     assert not agent.network.training
 
 
-def test_a_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:
+def test_folder_without_checkpoint_raises(tmp_path: Path) -> None:
     (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
     for path in (tmp_path, tmp_path / "empty", tmp_path / "none"):
         with pytest.raises(CheckpointError, match=f"^{path} holds no checkpoint$"):
             Agent.load(path)
 
 
-def test_a_broken_checkpoint_is_passed_over_and_named_if_it_is_the_last(
-    run: Path, tmp_path: Path
-) -> None:
+def test_broken_checkpoint_is_skipped_unless_last(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
     x = some(5)
@@ -97,7 +95,7 @@ def test_a_broken_checkpoint_is_passed_over_and_named_if_it_is_the_last(
         Agent.load(folder)
 
 
-def test_an_agent_does_not_read_the_replays(run: Path, tmp_path: Path) -> None:
+def test_agent_load_does_not_read_replays(run: Path, tmp_path: Path) -> None:
     """They can be far larger than memory; what is not read need not be sound."""
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
@@ -118,7 +116,7 @@ def test_an_agent_does_not_read_the_replays(run: Path, tmp_path: Path) -> None:
         checkpoint.load(path, ["weight"])
 
 
-def test_another_network_does_not_fit(run: Path) -> None:
+def test_other_network_raises(run: Path) -> None:
     with pytest.raises(CheckpointError, match="do not fit this network") as caught:
         Agent.load(run, network=lambda spec: nn.Linear(4, spec.actions))
     assert "\n" not in str(caught.value)
@@ -128,7 +126,7 @@ def test_another_network_does_not_fit(run: Path) -> None:
 # Acting
 
 
-def test_one_observation_is_a_batch_of_one(run: Path) -> None:
+def test_single_observation_equals_batch_of_one(run: Path) -> None:
     agent, x = Agent.load(run), some(20)
     alone = [agent.act(row) for row in x]
     assert all(np.shape(action) == () for action in alone)
@@ -137,13 +135,13 @@ def test_one_observation_is_a_batch_of_one(run: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (3, 5), (2, 3, 4), (4, 1)])
-def test_another_shape_is_refused_with_both(run: Path, shape: tuple[int, ...]) -> None:
+def test_other_observation_shape_raises(run: Path, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"must have shape \(m, 4\), not \(") as caught:
         Agent.load(run).act(np.zeros(shape, np.float32))
     assert str(caught.value).endswith(f"not {shape}")
 
 
-def test_epsilon_is_the_share_of_uniform_actions(run: Path) -> None:
+def test_epsilon_is_share_of_uniform_actions(run: Path) -> None:
     agent = Agent.load(run)
     x = np.repeat(some(1), 20_000, axis=0)
     best = agent.act(x[0])
@@ -153,7 +151,7 @@ def test_epsilon_is_the_share_of_uniform_actions(run: Path) -> None:
         assert abs(other - epsilon / 2) < 4 * np.sqrt(0.25 / len(x))  # half of them are the best
 
 
-def test_the_same_seed_explores_alike(run: Path) -> None:
+def test_same_seed_gives_same_exploration(run: Path) -> None:
     first, second = Agent.load(run), Agent.load(run)
     x = some(200)
     once = first.act(x, 0.5)
@@ -209,7 +207,7 @@ def fresh() -> Iterator[None]:
     Tally.begun.clear()
 
 
-def test_the_same_seed_gives_the_same_scores(run: Path) -> None:
+def test_same_seed_gives_same_scores(run: Path) -> None:
     agent = Agent.load(run)
     how: dict[str, Any] = {"episodes": 6, "epsilon": 0.3, "lanes": 3}
     first = evaluate(agent, seed=5, **how)
@@ -223,9 +221,7 @@ def test_the_same_seed_gives_the_same_scores(run: Path) -> None:
     ("episodes", "lanes", "shares"),
     [(7, 3, [3, 2, 2]), (4, 4, [1] * 4), (2, 20, [1, 1]), (5, 1, [5])],
 )
-def test_each_lane_plays_its_share_and_short_episodes_are_not_favoured(
-    episodes: int, lanes: int, shares: list[int]
-) -> None:
+def test_each_lane_plays_its_share(episodes: int, lanes: int, shares: list[int]) -> None:
     """The lanes' episodes in order, whatever their lengths: nothing is left out for being long."""
     played = evaluate(tally(), episodes, epsilon=0.0, lanes=lanes, seed=3, env=Tally)
     wanted = []
@@ -236,7 +232,7 @@ def test_each_lane_plays_its_share_and_short_episodes_are_not_favoured(
     assert [p.score for p in played] == [n * 1.125 for n in wanted]  # action 1 at every step
 
 
-def test_the_mean_length_is_that_of_the_environment() -> None:
+def test_mean_episode_length_is_unbiased() -> None:
     """Of 300 episodes a third lasts 40 steps; the first 300 to finish would hardly hold any."""
     played = evaluate(tally(), 300, epsilon=0.0, lanes=20, seed=0, env=Tally)
     assert len(played) == 300
@@ -245,7 +241,7 @@ def test_the_mean_length_is_that_of_the_environment() -> None:
     assert max(finished) < 40
 
 
-def test_epsilon_reaches_the_evaluation() -> None:
+def test_evaluation_uses_epsilon() -> None:
     played = evaluate(tally(), 60, epsilon=1.0, lanes=20, seed=0, env=Tally)
     steps = sum(p.steps for p in played)
     bonus = sum(p.score for p in played) - steps
@@ -253,7 +249,7 @@ def test_epsilon_reaches_the_evaluation() -> None:
     assert any(p.score != p.steps * 1.125 for p in played)
 
 
-def test_a_failed_episode_is_not_counted() -> None:
+def test_failed_episode_is_not_counted() -> None:
     class Stumbles(Tally):
         """Fails at the third step of its first episode."""
 

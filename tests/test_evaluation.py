@@ -84,7 +84,7 @@ def tapes_of(held: DemoSet) -> list:
     return [episode.input_log for episode in held.episodes]
 
 
-def test_as_many_starts_as_moments_are_every_moment_once(demos: DemoSet) -> None:
+def test_all_starts_cover_every_step_once(demos: DemoSet) -> None:
     """So each of them is as likely as any other; all look as in the demonstration."""
     lengths = [len(tape.frame_actions) // 4 for tape in tapes_of(demos)]
     starts = draw_human_starts(GAME, [demos], EnvConfig(), 0, count=sum(lengths))
@@ -104,7 +104,7 @@ def test_as_many_starts_as_moments_are_every_moment_once(demos: DemoSet) -> None
     assert [s.state for s in more] == [s.state for s in starts]
 
 
-def test_starts_are_drawn_by_seed_and_lie_before_the_cap(demos: DemoSet) -> None:
+def test_starts_depend_on_seed_and_respect_max_length(demos: DemoSet) -> None:
     settings = EnvConfig(max_episode_length=80, episode_length_unit="frames")
     first, again, other = (
         draw_human_starts(GAME, [demos], settings, s, count=9) for s in (1, 1, 2)
@@ -117,7 +117,7 @@ def test_starts_are_drawn_by_seed_and_lie_before_the_cap(demos: DemoSet) -> None
         assert emulator.frame_number < 80
 
 
-def test_what_gives_no_starts_is_named(demos: DemoSet) -> None:
+def test_demos_without_starts_raise(demos: DemoSet) -> None:
     bare = [Episode(e.planes, e.actions, e.rewards, e.terminal) for e in demos.episodes]
     for env, held, reason in (
         (GAME, [], f"human starts of {GAME} need demonstrations: give --demos SET"),
@@ -132,7 +132,7 @@ def test_what_gives_no_starts_is_named(demos: DemoSet) -> None:
 
 
 @pytest.mark.parametrize("starts", ["noop", pytest.param("human", marks=pytest.mark.slow)])
-def test_the_same_seeds_give_the_same_scores(agent: Agent, demos: DemoSet, starts: Any) -> None:
+def test_same_conditions_give_same_scores(agent: Agent, demos: DemoSet, starts: Any) -> None:
     played = [
         run_evaluation(
             agent,
@@ -152,7 +152,7 @@ def test_the_same_seeds_give_the_same_scores(agent: Agent, demos: DemoSet, start
         assert played[0].expert_score() == max(e.score for e in demos.episodes)
 
 
-def test_evaluation_has_settings_of_its_own() -> None:
+def test_evaluation_env_config_replaces_training_settings() -> None:
     trained = EnvConfig(
         noop_max=0,
         max_episode_length=77,
@@ -207,7 +207,7 @@ def put(folder: Path, spec: Spec, demos: tuple[str, ...], env: str = "") -> Path
     return folder
 
 
-def test_the_command_keeps_what_evaluate_gives(
+def test_evaluate_command_writes_results(
     cartpole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["evaluate", str(cartpole), "--episodes", "7", "--lanes", "3", "--seed", "5"]
@@ -227,7 +227,7 @@ def test_the_command_keeps_what_evaluate_gives(
     assert str(cartpole / "evaluation" / "noop") in said
 
 
-def test_human_and_no_op_starts_lie_side_by_side(breakout: Path) -> None:
+def test_human_and_noop_results_are_stored_separately(breakout: Path) -> None:
     words = ["evaluate", str(breakout), "--episodes", "4", "--lanes", "4"]
     assert main([*words, "--starts", "human", "--demos", "mine-v0"]) == 0
     assert main([*words, "--sticky", "0.25"]) == 0
@@ -237,9 +237,7 @@ def test_human_and_no_op_starts_lie_side_by_side(breakout: Path) -> None:
     assert all(len(e.scores) == 4 and e.conditions.step == 42 for e in kept.values())
 
 
-def test_random_play_of_cartpole_lasts_22_steps(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_random_cartpole_lasts_22_steps(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     assert main(["evaluate", "random", "--env", "CartPole-v1", "--json", str(out)]) == 0
     facts = json.loads(out.read_text())
@@ -258,7 +256,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return said
 
 
-def test_what_cannot_be_evaluated_is_named(
+def test_evaluate_command_refuses_invalid_options(
     cartpole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = str(cartpole)
@@ -282,7 +280,7 @@ def test_what_cannot_be_evaluated_is_named(
     assert not (tmp_path / "evaluation").exists()
 
 
-def test_environment_named_with_its_module_has_the_curve_of_its_demonstrations(
+def test_environment_with_module_has_expert_curve(
     breakout: Path,
     demos: DemoSet,
     tmp_path: Path,
@@ -294,7 +292,7 @@ def test_environment_named_with_its_module_has_the_curve_of_its_demonstrations(
     assert "  expert  " in capsys.readouterr().out
 
 
-def test_demonstrations_that_give_no_starts_are_named(
+def test_evaluate_command_refuses_demos_without_starts(
     breakout: Path, demos: DemoSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = demos.description.spec
@@ -328,7 +326,7 @@ class Counted(nn.Module):
 
 
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), min_size=1, max_size=12))
-def test_values_are_the_networks_own_and_computed_once_for_each_observation(
+def test_cache_computes_each_observation_once(
     turns: list[list[int]],
 ) -> None:
     network, seen = Counted(), set()
@@ -341,7 +339,7 @@ def test_values_are_the_networks_own_and_computed_once_for_each_observation(
 
 
 @given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 6))
-def test_what_is_forgotten_for_want_of_room_is_computed_again(turns: list[int], limit: int) -> None:
+def test_cache_recomputes_evicted_values(turns: list[int], limit: int) -> None:
     recall = QValueCache(nn.Identity(), limit)
     for start in turns:
         x = torch.arange(start, start + 4)[:, None].float()
@@ -349,9 +347,7 @@ def test_what_is_forgotten_for_want_of_room_is_computed_again(turns: list[int], 
         assert len(recall.row_by_digest) <= max(limit, 4)
 
 
-def test_an_evaluation_with_values_computed_once_plays_the_same_episodes(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_does_not_change_episodes(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     agent.network = make_network_builder(replace(agent.config.network, convolutions=(4, 4, 4)))(
         agent.spec
@@ -363,7 +359,7 @@ def test_an_evaluation_with_values_computed_once_plays_the_same_episodes(
     assert found[0] == found[1]
 
 
-def test_lanes_that_have_played_their_share_are_not_asked_again() -> None:
+def test_finished_lanes_need_no_actions() -> None:
     asked = []
 
     def policy(observations: np.ndarray) -> np.ndarray:

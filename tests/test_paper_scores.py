@@ -85,7 +85,7 @@ def test_table_2_needs_both_corrections() -> None:
     assert abs(mean(corrected | others) - 2346) > 100
 
 
-def test_three_cells_of_table_1_disagree_with_table_3() -> None:
+def test_three_cells_of_table_1_contradict_table_3() -> None:
     table = printed_scores("noop")
     columns = (*PAPER_AGENTS, *PAPER_PLAYERS)
     differ = {}
@@ -106,7 +106,7 @@ def test_three_cells_of_table_1_disagree_with_table_3() -> None:
         assert listed[place] == (str(told), str(counted))
 
 
-def test_the_expert_is_the_best_demonstration_but_for_private_eye() -> None:
+def test_expert_is_best_demonstration_except_private_eye() -> None:
     shown = paper_demonstrations()
     assert list(shown) == list(game_titles())
     differ = {g: (r["expert"], shown[g].highest_return) for g, r in printed_scores("noop").items()}
@@ -119,7 +119,7 @@ def test_the_expert_is_the_best_demonstration_but_for_private_eye() -> None:
     )
 
 
-def test_references_of_games_inside_and_outside_the_paper() -> None:
+def test_reference_scores_inside_and_outside_paper() -> None:
     assert reference_scores("ALE/MontezumaRevenge-v5", "noop") == ReferenceScores(
         0.0, 4753.3, 34_900.0
     )
@@ -175,7 +175,7 @@ def cells(label: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("starts", "label"), [("noop", "tbl:all_games_random"), ("human", "tbl:all_games_human")]
 )
-def test_scores_are_the_printed_ones(starts: StartType, label: str) -> None:
+def test_scores_match_paper_source(starts: StartType, label: str) -> None:
     rows = cells(label)
     columns = (*PAPER_AGENTS, *PAPER_PLAYERS)
     ours = printed_scores(starts)
@@ -185,7 +185,7 @@ def test_scores_are_the_printed_ones(starts: StartType, label: str) -> None:
         assert ours[game] == told
 
 
-def test_demonstrations_are_the_printed_ones() -> None:
+def test_demonstrations_match_paper_source() -> None:
     rows = cells("The table shows the performance of our expert player")
     told = {NAMES.get(game, game): tuple(map(float, rest)) for game, *rest in rows}
     assert {game_titles()[game]: tuple(d) for game, d in paper_demonstrations().items()} == told
