@@ -1,4 +1,4 @@
-"""Aggregates and intervals: golden numbers of rliable 1.2.0, small oracles, properties."""
+"""Aggregates and intervals: golden numbers of rliable 1.2.0, small cases by hand, properties."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ strata = st.lists(task, min_size=1, max_size=5)
 def test_aggregates_match_rliable(
     kind: aggregates.Statistic, x: float, y: float, low: float, high: float
 ) -> None:
-    """The values exactly, the ends of the interval as far as 50,000 resamples settle them."""
+    """Values are exact; rliable computed the interval from 50,000 resamples."""
     assert float(kind(X)) == pytest.approx(x)
     assert float(kind(Y)) == pytest.approx(y)
     np.testing.assert_allclose(
@@ -84,8 +84,8 @@ def test_probability_of_improvement_matches_rliable() -> None:
 
 
 def test_performance_profile_matches_rliable() -> None:
-    told = [26 / 30, 21 / 30, 6 / 30, 2 / 30, 1 / 30]
-    np.testing.assert_allclose(performance_profile(X, TAUS), told)
+    expected = [26 / 30, 21 / 30, 6 / 30, 2 / 30, 1 / 30]
+    np.testing.assert_allclose(performance_profile(X, TAUS), expected)
     low, high = confidence_interval(X, lambda s: performance_profile(s, TAUS))
     np.testing.assert_allclose(low, [0.75, 0.5667, 0.0833, 0, 0], atol=0.035)
     np.testing.assert_allclose(high, [0.9667, 0.8333, 0.3333, 0.1333, 0.1], atol=0.035)
@@ -145,7 +145,7 @@ def test_interval_stays_within_runs(tasks: list[np.ndarray]) -> None:
 
 
 def test_interval_has_nominal_coverage() -> None:
-    """The mean of 30 normal runs: a percentile interval of 95 % misses it about 6 times in 100."""
+    """A 95 % percentile interval of the mean of 30 normal runs misses it about 6 times in 100."""
     random = np.random.default_rng(1)
     missed = 0
     for _ in range(300):
@@ -156,7 +156,7 @@ def test_interval_has_nominal_coverage() -> None:
 
 @given(st.integers(2, 6), st.integers(1, 4))
 def test_confidence_band_is_interval_at_each_point(runs: int, points: int) -> None:
-    """Curves that are all the same function of the run have the same interval everywhere."""
+    """Curves that are constant over points have the same interval everywhere."""
     curve = np.arange(runs, dtype=float)
     band = mean_confidence_band(np.repeat(curve[:, None], points, axis=1), resamples=4000)
     assert band.shape == (2, points)

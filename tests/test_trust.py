@@ -1,4 +1,4 @@
-"""A file names modules, wrappers and environments: none is imported unless trusted or allowed."""
+"""Modules that a file names are imported only if they are listed or if the user names them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WRAPPERS = ["hostile:Wrapper", "builtins:exec", "os:system", "runpy:run_path", "
 
 @pytest.fixture
 def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The file that exists once `hostile` was imported; its folder is the working directory."""
+    """A file that exists after `hostile` was imported; its folder is the working directory."""
     folder = tmp_path / "shared"
     folder.mkdir()
     (folder / "hostile.py").write_text(HOSTILE)
@@ -42,19 +42,19 @@ def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def run(marker: Path) -> Path:
-    """A run folder whose wrapper is in a module of its own."""
+    """A run folder with a wrapper from an unlisted module."""
     return write_run(marker.parent, cartpole_config(environment__wrappers=("hostile:Wrapper",)))
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What a command says that does not succeed: one line."""
-    assert main(list(words)) != 0
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    return said
+def error_line(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """The one error line of a command."""
+    assert main(list(args)) != 0
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    return message
 
 
-# The rule
+# find_untrusted
 
 
 @pytest.mark.parametrize("wrapper", [*WRAPPERS, "gymnasium.wrappers.a/b:x", "json", ""])
@@ -113,8 +113,8 @@ def test_command_does_not_import_modules_of_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_run(marker.parent, cartpole_config(env=env, environment__wrappers=wrappers))
-    said = refused(capsys, *command)
-    assert f"if you trust that module, give --modules {module}" in said
+    message = error_line(capsys, *command)
+    assert f"if you trust that module, give --modules {module}" in message
     assert not marker.exists()
 
 
@@ -141,7 +141,7 @@ def test_agent_load_imports_only_modules_of_user(run: Path, marker: Path) -> Non
 
 
 def test_environment_of_spec_is_checked(marker: Path) -> None:
-    """Films of Atari games build the environment that the spec names."""
+    """Videos of Atari games build the environment of the spec."""
     forged = CARTPOLE._replace(env="hostile:Hostile-v0")._asdict()
     run = write_run(marker.parent, cartpole_config(), spec=forged)
     with pytest.raises(CheckpointError, match="give --modules hostile"):
@@ -152,9 +152,9 @@ def test_environment_of_spec_is_checked(marker: Path) -> None:
 def test_resume_takes_no_wrapper_from_folder(
     run: Path, marker: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("no-demos", "--scale", "small", "--env", "CartPole-v1", "--run.folder", str(run))
-    said = refused(capsys, "train", *words, "--resume")
-    assert "was begun with environment.wrappers = ('hostile:Wrapper',)" in said
+    args = ("no-demos", "--scale", "small", "--env", "CartPole-v1", "--run.folder", str(run))
+    message = error_line(capsys, "train", *args, "--resume")
+    assert "was begun with environment.wrappers = ('hostile:Wrapper',)" in message
     assert not marker.exists()
 
 
@@ -169,9 +169,9 @@ def test_suite_does_not_import_modules_of_file(
     marker: Path, key: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("suite.toml").write_text(f'presets = ["no-demos"]\nscale = "small"\n{text}\n')
-    said = refused(capsys, "suite", "suite.toml")
-    assert "the suite names hostile:" in said
-    assert "give --modules hostile" in said
+    message = error_line(capsys, "suite", "suite.toml")
+    assert "the suite names hostile:" in message
+    assert "give --modules hostile" in message
     assert not marker.exists()
 
 
@@ -180,7 +180,7 @@ def test_suite_does_not_import_modules_of_file(
 
 @pytest.fixture
 def shared(marker: Path, tmp_path: Path) -> Path:
-    """A set, made with a wrapper in a module of its own, in the working directory."""
+    """A set in the working directory, made with a wrapper from an unlisted module."""
     import gymnasium
     import numpy as np
 
@@ -198,23 +198,23 @@ def shared(marker: Path, tmp_path: Path) -> Path:
 def test_replay_does_not_import_modules_of_set(
     shared: Path, marker: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = refused(capsys, "demos", *command.replace("NAME", str(shared)).split())
-    assert "made with hostile:Wrapper: if you trust that module, give --modules hostile" in said
+    message = error_line(capsys, "demos", *command.replace("NAME", str(shared)).split())
+    assert "made with hostile:Wrapper: if you trust that module, give --modules hostile" in message
     assert not marker.exists()
 
 
 def test_set_import_imports_modules_of_user(
     shared: Path, marker: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("demos", "import", str(shared), "--name", "mine")
-    assert "give --modules hostile" in refused(capsys, *words)
+    args = ("demos", "import", str(shared), "--name", "mine")
+    assert "give --modules hostile" in error_line(capsys, *args)
     assert not marker.exists()
-    assert main([*words, "--modules", "hostile"]) == 0
+    assert main([*args, "--modules", "hostile"]) == 0
     assert marker.exists()
 
 
 def test_training_does_not_import_modules_of_set(shared: Path, marker: Path) -> None:
-    """Training has its own environment: a set's wrappers have no part in it."""
+    """Training builds its own environment and ignores the wrappers of a set."""
     assert len(catalog.load_set(str(shared), CARTPOLE, EnvConfig())) == 1
     assert main(["demos", "show", str(shared)]) == 0
     assert not marker.exists()
