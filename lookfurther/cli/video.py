@@ -74,7 +74,7 @@ def write_video(options: VideoOptions, agent: Agent, experts: list[ExpertEpisode
     """The film, and a line for each pair in it."""
     from lookfurther.envs.naming import short_env_title
     from lookfurther.video import VIDEO_WIDTHS, write_video
-    from lookfurther.video.chart import format_return, format_time
+    from lookfurther.video.chart import format_time
     from lookfurther.video.layout import VideoLayout
     from lookfurther.video.playback import EnvView
     from lookfurther.video.players import make_pair
@@ -92,7 +92,7 @@ def write_video(options: VideoOptions, agent: Agent, experts: list[ExpertEpisode
     played = write_video(stage, pairs, options.out, options.speed, tell)
     for sides, shown in zip(pairs, played, strict=True):
         who = [
-            f"{s.name.lower()} {format_return(x)}" for s, x in zip(sides, shown.scores, strict=True)
+            f"{s.name.lower()} {format_number(x)}" for s, x in zip(sides, shown.scores, strict=True)
         ]
         if shown.overtaking_frame is not None:
             who.append(f"the agent goes ahead at {format_time(shown.overtaking_frame, scene)}")

@@ -13,7 +13,6 @@ from lookfurther.cli.demos.arguments import OutputPath, SetName, SetNames
 from lookfurther.cli.demos.formatting import (
     format_audit,
     format_episode_size,
-    format_number,
     pluralize,
 )
 from lookfurther.cli.demos.transfer import print_saved_set

@@ -14,7 +14,6 @@ from lookfurther.cli.demos.arguments import Flag, InputFiles, OutputPath, SetNam
 from lookfurther.cli.demos.formatting import (
     format_audited_episode,
     format_episode_size,
-    format_number,
     pluralize,
 )
 from lookfurther.config import Config, EnvConfig, replace
