@@ -142,7 +142,7 @@ def test_the_policy_sees_what_training_shows_it() -> None:
         seen.append(x[0].copy())
         return np.array([leaning(x[0][-4:])])
 
-    where = scene(CART, stack=2)
+    where = scene(CART, frame_stack=2)
     episode = experts(1)[0]
     total = cumulative_returns(play_policy(policy, where, 5, 0))
     assert total[-1] == episode.score
@@ -364,10 +364,10 @@ def test_a_page_watches_one_episode_after_another(run: Path, monkeypatch: Any) -
     class Page:
         """Takes all at once, pauses after five pictures and goes on at a higher speed."""
 
-        async def frame(self, picture: np.ndarray) -> None:
+        async def send_frame(self, picture: np.ndarray) -> None:
             assert picture.shape == (360, 640, 3)
 
-        async def say(self, kind: str, **facts: Any) -> None:
+        async def send(self, kind: str, **facts: Any) -> None:
             assert kind == "status"
             told.append(facts | {"expert": source._side_by_side.playbacks[1].frame_count})
             if len(told) == 5:
@@ -381,7 +381,7 @@ def test_a_page_watches_one_episode_after_another(run: Path, monkeypatch: Any) -
             if len(told) > 6 and told[-1]["expert"] == 0:
                 raise EOFError
 
-        def late(self) -> float:
+        def clock_shift(self) -> float:
             return -1.0
 
     with pytest.raises(EOFError):
