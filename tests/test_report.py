@@ -25,7 +25,7 @@ from lookfurther.evaluation import results
 from lookfurther.evaluation.paper_scores import START_TITLES, StartType, game_titles, printed_scores
 from lookfurther.evaluation.results import Evaluation, EvaluationConditions, ReturnCurve
 from lookfurther.presets import preset
-from lookfurther.report import tables
+from lookfurther.report import score_tables, tables
 from lookfurther.report.comparison import plot_human_relative, plot_performance_profile
 from lookfurther.report.curves import (
     CURVE_POINTS,
@@ -320,7 +320,7 @@ def test_runs_with_the_papers_scores_give_the_papers_tables() -> None:
     ]
     groups = group_runs(runs)
     ours = "apex-dqfd-deeper"
-    told = shown(tables.normalised_table(groups))
+    told = shown(score_tables.normalised_table(groups))
     noop, human = "no-op starts, 42 games", "human starts, 42 games"
     heads = [f"{kind}, {starts}" for kind in ("mean", "median", "IQM") for starts in (noop, human)]
     for head in heads:
@@ -328,26 +328,26 @@ def test_runs_with_the_papers_scores_give_the_papers_tables() -> None:
     assert told[ours][f"mean, {noop}"] == "2,346 %"
     assert told[ours][f"median, {noop}"] == "702 %"
     assert abs(float(told[ours][f"mean, {human}"][:-2].replace(",", "")) - 2028) < 4
-    pairs = shown(tables.pairwise_table(groups))
+    pairs = shown(score_tables.pairwise_table(groups))
     assert [pairs[ours][name] for name in ("Rainbow DQN", "Avg. Human", "Expert")] == [
         "36 / 42",
         "40 / 42",
         "34 / 42",
     ]
     assert pairs[ours]["Ape-X DQfD (deeper)"] == "42 / 42"
-    scores = shown(tables.scores_table(groups, "noop"))
+    scores = shown(score_tables.scores_table(groups, "noop"))
     assert list(scores) == list(game_titles().values())
     hero = scores["Hero"]
     assert hero[ours] == hero["Ape-X DQfD (deeper)"] == "114,248"
     assert hero["Expert"] == "99,320"
-    assert shown(tables.scores_table(groups, "human"))["Hero"]["DQfD"] == "–"
+    assert shown(score_tables.scores_table(groups, "human"))["Hero"]["DQfD"] == "–"
 
 
 def test_scores_are_means_over_seeds_with_what_is_not_evaluated_marked() -> None:
     pong = [replace(BASE, run__seed=seed) for seed in range(2)]
     runs = [made(c, rows(1), evaluated(c.env, s)) for c, s in zip(pong, (10.0, 14.0), strict=True)]
     runs += [made(preset("no-tc", env="ALE/Pong-v5"), rows(3))]
-    table = tables.scores_table(group_runs(runs), "noop")
+    table = score_tables.scores_table(group_runs(runs), "noop")
     assert table is not None
     assert table.paper_columns == 8
     ((name, ours, without, *paper),) = table.rows
@@ -357,7 +357,7 @@ def test_scores_are_means_over_seeds_with_what_is_not_evaluated_marked() -> None
     bold = [cell.text for cell in table.rows[0] if cell.is_best]
     assert bold == ["21.0"]  # Ape-X DQfD of the paper
     assert [cell.value for cell in paper][-3:] == [-18.0, 15.0, 0.0]
-    assert tables.scores_table(group_runs(runs), "human") is None
+    assert score_tables.scores_table(group_runs(runs), "human") is None
 
 
 def test_evaluations_under_other_conditions_are_columns_of_their_own() -> None:
@@ -382,13 +382,13 @@ def test_evaluations_under_other_conditions_are_columns_of_their_own() -> None:
 def test_other_environments_have_no_papers_columns_and_no_normalised_table() -> None:
     runs = [made(preset(name, env="CartPole-v1"), rows(1)) for name in ("no-demos", "apex-dqn")]
     groups = group_runs(runs)
-    table = tables.scores_table(groups, "noop")
+    table = score_tables.scores_table(groups, "noop")
     assert table is not None
     assert table.header == ("environment", "no-demos", "apex-dqn")
-    assert tables.normalised_table(groups) is None
-    pairs = shown(tables.pairwise_table(groups))
+    assert score_tables.normalised_table(groups) is None
+    pairs = shown(score_tables.pairwise_table(groups))
     assert pairs["no-demos"]["apex-dqn"] == pairs["apex-dqn"]["no-demos"] == "1 / 1"
-    assert tables.pairwise_table(groups[:1]) is None
+    assert score_tables.pairwise_table(groups[:1]) is None
     assert tables.settings_table(groups[:1]) is None
 
 

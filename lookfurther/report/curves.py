@@ -12,6 +12,7 @@ from lookfurther.report.runs import RunData
 from lookfurther.training.metrics import get_metric
 
 CURVE_POINTS = 120  # of a band
+RETURN_METRIC = "return_low_epsilon"  # of the least exploring lanes, close to an evaluation
 TIME_AXES = {"step": "agent steps", "frames": "frames", "minutes": "minutes"}
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from lookfurther.evaluation.paper_scores import game_of
 from lookfurther.evaluation.results import ReturnCurve
 from lookfurther.report.curves import (
+    RETURN_METRIC,
     TIME_AXES,
     MetricCurve,
     compute_confidence_band,
@@ -33,8 +34,6 @@ from lookfurther.report.score_columns import env_title
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-RETURN_METRIC = "return_low_epsilon"
 
 # Metric: (panel title, is the scale logarithmic)
 TRAINING_METRICS = {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookfurther.errors import LookFurtherError
+from lookfurther.report.curves import RETURN_METRIC
 from lookfurther.report.figure_style import (
     LINE_COLOURS,
     LINE_DASHES,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RECENT_COLOUR = "#6BA6D0"  # a light LINE_COLOURS[0]
-LOW_EPSILON_METRIC = "return_low_epsilon"
 LOSS_LINES = {
     "loss_td": ("TD", TEXT_COLOUR),
     "loss_tc": ("TC", LINE_COLOURS[5]),
@@ -81,10 +81,10 @@ def _plot_returns(axes: Axes, rows: MetricRows, other_runs: Mapping[str, Path]) 
     """Plot recent and low-epsilon returns of this run, and low-epsilon returns of other runs."""
     prefix = "this run, " if other_runs else ""
     lines = [(f"{prefix}recent", metric_series(rows, "return_mean"), RECENT_COLOUR, 1.2)]
-    lines += [(f"{prefix}low ε", metric_series(rows, LOW_EPSILON_METRIC), LINE_COLOURS[0], 2.2)]
+    lines += [(f"{prefix}low ε", metric_series(rows, RETURN_METRIC), LINE_COLOURS[0], 2.2)]
     for i, (name, path) in enumerate(other_runs.items()):
         colour = LINE_COLOURS[1 + i % (len(LINE_COLOURS) - 1)]
-        series = metric_series(_read_rows(path), LOW_EPSILON_METRIC)
+        series = metric_series(_read_rows(path), RETURN_METRIC)
         lines.append((f"{name}, low ε", series, colour, 1.6))
     known = [line for line in lines if len(line[1][0])]
     for name, series, colour, width in known:
