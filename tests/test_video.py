@@ -31,7 +31,7 @@ from lookfurther.errors import DemonstrationError
 from lookfurther.networks import make_network_builder
 from lookfurther.training import checkpoint
 from lookfurther.video import MAX_EPISODE_SECONDS, encode, growing_axes, playback_pace
-from lookfurther.video.chart import ChartAxes, ReturnCurve, axis_ticks, format_return
+from lookfurther.video.chart import ChartAxes, PlayerCurve, axis_ticks, format_return
 from lookfurther.video.encode import MAX_FPS
 from lookfurther.video.layout import PlayerPanel, VideoLayout
 from lookfurther.video.playback import (
@@ -130,7 +130,7 @@ def test_a_demonstration_that_replays_otherwise_is_refused() -> None:
     with pytest.raises(DemonstrationError, match=r"it replays to \d+, not to its 27"):
         cumulative_returns(replay_demonstration(false, scene(CART), "it"))
     unknown = replace(experts(1)[0], seed=None)
-    with pytest.raises(DemonstrationError, match="it has neither a tape nor a seed"):
+    with pytest.raises(DemonstrationError, match="it has neither an input log nor a seed"):
         cumulative_returns(replay_demonstration(unknown, scene(CART), "it"))
 
 
@@ -185,7 +185,7 @@ def test_an_atari_play_holds_each_action_and_begins_idle() -> None:
 
 def panel(value: float, over: bool = False, colour: str = "#ff0000") -> PlayerPanel:
     picture = np.full((20, 30, 3), 200, np.uint8)
-    return PlayerPanel("Agent", "", ReturnCurve(colour, np.array([0, value]), over), picture)
+    return PlayerPanel("Agent", "", PlayerCurve(colour, np.array([0, value]), over), picture)
 
 
 def test_a_moment_is_drawn_at_any_width() -> None:
@@ -213,7 +213,7 @@ def test_the_curve_ends_now_at_its_height() -> None:
     stage = VideoLayout("CartPole", scene(CART), 1280)
     drawn = stage.draw_frame(
         2,
-        [panel(1.0)._replace(curve=ReturnCurve("#ff0000", np.array([0, 1, 1.0]), False))],
+        [panel(1.0)._replace(curve=PlayerCurve("#ff0000", np.array([0, 1, 1.0]), False))],
         ChartAxes(4, 0, 1),
     )
     red = (drawn == (255, 0, 0)).all(-1)
