@@ -85,7 +85,7 @@ def replay_demonstration(episode: Episode, env_view: EnvView, name: str) -> Iter
         if frame.is_last and not np.isclose(score, episode.score, rtol=1e-4, atol=1e-4):
             raise DemonstrationError(
                 f"{name} replays to {score:g}, not to its {episode.score:g}: lookfurther demos"
-                " verify says where it differs"
+                " verify shows where it differs"
             )
         yield frame
 
