@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lookfurther.config import replace
+from lookfurther.config import SEED_SETTINGS, config_fingerprint, flatten_settings, replace
 from lookfurther.errors import ConfigError
 from lookfurther.evaluation.paper_scores import game_titles
 from lookfurther.presets import preset
@@ -20,13 +20,7 @@ from lookfurther.report.curves import (
     compute_confidence_band,
     extract_curve,
 )
-from lookfurther.report.runs import (
-    SEED_SETTINGS,
-    config_fingerprint,
-    find_runs,
-    flatten_settings,
-    group_runs,
-)
+from lookfurther.report.runs import find_runs, group_runs
 from lookfurther.report.score_columns import build_columns
 from lookfurther.report.table import ReportTable
 from tests.report_runs import (

@@ -14,6 +14,7 @@ from lookfurther.config import EnvConfig
 from lookfurther.demos.episode import InputLog
 from lookfurther.demos.playback import episode_from_log
 from lookfurther.envs import get_spec
+from lookfurther.envs.naming import short_env_title
 from lookfurther.errors import DemonstrationError
 from lookfurther.video import MAX_EPISODE_SECONDS, growing_axes, playback_pace
 from lookfurther.video.chart import ChartAxes, PlayerCurve, axis_ticks, format_return
@@ -28,7 +29,6 @@ from lookfurther.video.playback import (
     play_policy,
     replay_demonstration,
 )
-from lookfurther.video.players import short_env_title
 from tests.video_samples import CART, PONG, expert_episodes, make_env_view, push_towards_lean
 
 returns = st.lists(st.integers(-3, 3), min_size=1, max_size=12).map(lambda r: np.array(r, float))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lookfurther.evaluation.paper_scores import game_of
+from lookfurther.envs.naming import env_title, is_atari
 from lookfurther.evaluation.results import ReturnCurve
 from lookfurther.report.curves import (
     RETURN_METRIC,
@@ -29,7 +29,6 @@ from lookfurther.report.figure_style import (
     style_axes,
 )
 from lookfurther.report.runs import RunGroup
-from lookfurther.report.score_columns import env_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,7 +134,7 @@ def plot_imitation(groups: Sequence[RunGroup], styles: LineStyles) -> Figure | N
             if curve is not None:
                 _plot_episode(axes, env, curve, styles[group.variant])
                 _mark_expert_score(axes, env, curve, expert, styles[group.variant])
-        set_xlabel(axes, "minutes of play" if game_of(env) else "steps")
+        set_xlabel(axes, "minutes of play" if is_atari(env) else "steps")
         axes.set_xlim(left=0)
         set_panel_title(axes, env_title(env))
     legend = {variant: styles[variant] for _, variant in best} | {"expert": EXPERT_STYLE}
@@ -156,7 +155,7 @@ def _best_curve(groups: Sequence[RunGroup], player: str) -> ReturnCurve | None:
 
 def _frames_to_time(env: str, frames: np.ndarray) -> np.ndarray:
     """Minutes of an Atari game, steps of other environments."""
-    return frames / FRAMES_PER_MINUTE if game_of(env) else frames
+    return frames / FRAMES_PER_MINUTE if is_atari(env) else frames
 
 
 def _plot_episode(axes: Axes, env: str, curve: ReturnCurve, style: LineStyle) -> None:

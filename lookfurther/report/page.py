@@ -9,8 +9,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from lookfurther import __version__
+from lookfurther.envs.naming import env_title
 from lookfurther.report.runs import RunData, RunGroup
-from lookfurther.report.score_columns import env_title
 from lookfurther.report.table import ReportTable
 
 TEMPLATES = Environment(

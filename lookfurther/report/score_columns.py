@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lookfurther.envs.naming import game_of
 from lookfurther.evaluation import aggregates
 from lookfurther.evaluation.aggregates import IntervalEstimate
-from lookfurther.evaluation.paper_scores import StartType, game_of, game_titles, reference_scores
+from lookfurther.evaluation.paper_scores import StartType, game_titles, reference_scores
 from lookfurther.evaluation.results import DEFAULT_EPSILON, EvaluationConditions
 from lookfurther.report.curves import RETURN_METRIC
 from lookfurther.report.runs import RunGroup, preset_order
-from lookfurther.system.printable import make_printable
 
 
 class RunScores(NamedTuple):
@@ -86,11 +86,6 @@ def list_environments(columns: Sequence[ScoreColumn]) -> list[str]:
 def _paper_position(games: list[str], env: str) -> int:
     game = game_of(env)
     return games.index(game) if game in games else len(games)
-
-
-def env_title(env: str) -> str:
-    """The paper's name of a game; the id of any other environment."""
-    return game_titles().get(game_of(env) or "", make_printable(env))
 
 
 def human_normalised_scores(

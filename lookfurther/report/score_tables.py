@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from lookfurther.envs.naming import env_title, game_of, is_atari
 from lookfurther.evaluation import aggregates
 from lookfurther.evaluation.aggregates import Statistic, Strata
 from lookfurther.evaluation.paper_scores import (
@@ -13,7 +14,6 @@ from lookfurther.evaluation.paper_scores import (
     PAPER_PLAYERS,
     START_TITLES,
     StartType,
-    game_of,
     game_titles,
     printed_scores,
     reference_table,
@@ -23,7 +23,6 @@ from lookfurther.report.score_columns import (
     ScoreColumn,
     build_columns,
     common_environments,
-    env_title,
     human_normalised_scores,
     list_environments,
 )
@@ -57,7 +56,7 @@ def scores_table(groups: Sequence[RunGroup], starts: StartType) -> ReportTable |
     has_paper_games = any(game_of(env) in printed_scores(starts) for env in envs)
     theirs = PAPER_AGENTS | PAPER_PLAYERS if has_paper_games else {}
     rows = [[text_cell(env_title(env)), *_score_cells(env, ours, theirs, starts)] for env in envs]
-    has_atari = any(map(game_of, envs))  # only Atari games have no-op starts
+    has_atari = any(map(is_atari, envs))  # only Atari games have no-op starts
     regime = START_TITLES[starts] if has_atari else "whole episodes"
     caption = _scores_caption(ours, starts, regime, has_paper_games)
     header = ("environment", *(column.label for column in ours), *theirs.values())
@@ -84,7 +83,7 @@ def _score_cells(
     env: str, ours: Sequence[ScoreColumn], theirs: Mapping[str, str], starts: StartType
 ) -> list[TableCell]:
     """Our scores and the paper's of one environment; the highest is marked as the best."""
-    paper = printed_scores(starts).get(game_of(env) or "", {})
+    paper = printed_scores(starts).get(game_of(env), {})
     means = [column.scores[env].mean_estimate if env in column.scores else None for column in ours]
     best = max([m.value for m in means if m] + [paper[name] for name in theirs if name in paper])
     cells = []
@@ -111,7 +110,7 @@ def normalised_table(groups: Sequence[RunGroup]) -> ReportTable | None:
         envs = [env for env in common_environments(columns) if game_of(env) in known]
         if envs:
             strata = {c.label: human_normalised_scores(c, envs, starts) for c in columns}
-            strata |= _paper_strata([game_of(env) or "" for env in envs], starts)
+            strata |= _paper_strata([game_of(env) for env in envs], starts)
             title = f"{name}, {len(envs)} game{'s' * (len(envs) != 1)}"
             blocks.append(_aggregate_block(title, strata, AGGREGATE_STATISTICS))
             games.append(f"{name}: {', '.join(map(env_title, envs))}")
@@ -192,7 +191,7 @@ def pairwise_table(groups: Sequence[RunGroup]) -> ReportTable | None:
 
 def _paper_scores(envs: Sequence[str]) -> AlgorithmScores:
     """The paper's scores on these environments; algorithms without any are left out."""
-    rows = {env: printed_scores("noop").get(game_of(env) or "", {}) for env in envs}
+    rows = {env: printed_scores("noop").get(game_of(env), {}) for env in envs}
     scores = {
         label: {env: row[name] for env, row in rows.items() if name in row}
         for name, label in (PAPER_AGENTS | PAPER_PLAYERS).items()

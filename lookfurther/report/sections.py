@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from lookfurther.evaluation.paper_scores import START_TITLES, game_of
+from lookfurther.envs.naming import env_title, is_atari
+from lookfurther.evaluation.paper_scores import START_TITLES
 from lookfurther.report import comparison, figures, page, score_tables, tables
 from lookfurther.report.curves import (
     RETURN_METRIC,
@@ -24,7 +25,7 @@ from lookfurther.report.figure_style import assign_line_styles, save_figure
 from lookfurther.report.figures import group_by_env
 from lookfurther.report.page import Section
 from lookfurther.report.runs import RunGroup, preset_order
-from lookfurther.report.score_columns import build_columns, env_title
+from lookfurther.report.score_columns import build_columns
 from lookfurther.report.table import ReportTable
 from lookfurther.training.run_dir import write_text
 
@@ -139,7 +140,7 @@ class SectionBuilder:
             figure = comparison.plot_human_relative(columns, self.styles, starts)
             caption = HUMAN_RELATIVE_CAPTION.format(name)
             body += self._add_figure(figure, f"human_relative_{starts}", caption)
-        if any(game_of(group.env) for group in self.groups):
+        if any(is_atari(group.env) for group in self.groups):
             corrections = self._add_table(tables.corrections_table())
             body += page.render_details("Corrections to the paper's tables", corrections)
         return body

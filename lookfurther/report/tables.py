@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lookfurther.config import SEED_SETTINGS, flatten_settings
+from lookfurther.envs.naming import env_title
 from lookfurther.evaluation import aggregates
 from lookfurther.evaluation.aggregates import IntervalEstimate
 from lookfurther.evaluation.paper_scores import PAPER_CORRECTIONS
 from lookfurther.evaluation.results import SUMMARY_STATISTICS, Evaluation
 from lookfurther.report.curves import RETURN_METRIC
-from lookfurther.report.runs import SEED_SETTINGS, RunGroup, flatten_settings, format_setting
-from lookfurther.report.score_columns import env_title
+from lookfurther.report.runs import RunGroup, format_setting
 from lookfurther.report.table import (
     EMPTY_CELL,
     ReportTable,

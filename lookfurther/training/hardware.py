@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from lookfurther.config import Config
+from lookfurther.envs.naming import is_atari
 from lookfurther.errors import ConfigError
 from lookfurther.system import cgroups
 from lookfurther.system.cores import count_cores
@@ -118,7 +119,7 @@ def is_compiled(config: Config) -> bool:
 
 def count_lane_groups(config: Config) -> int:
     """Groups of lanes that take turns: with a GPU one acts while the other's games step."""
-    atari, even = config.env.startswith("ALE/"), config.actor.lanes % 2 == 0
+    atari, even = is_atari(config.env), config.actor.lanes % 2 == 0
     return 2 if atari and even and resolve_device(config.run.device).type == "cuda" else 1
 
 
