@@ -15,14 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lookfurther.errors import LookFurtherError
-from lookfurther.report.learning_curve import (
-    LINE_COLOURS,
-    TEXT_COLOUR,
-    MetricRows,
-    MetricSeries,
-    metric_series,
-    style_axes,
-)
+from lookfurther.report.figure_style import LINE_COLOURS, TEXT_COLOUR, style_axes
+from lookfurther.report.learning_curve import MetricRows, MetricSeries, metric_series
 from lookfurther.system.files import atomic_replace
 from lookfurther.training.metrics import read_metrics
 

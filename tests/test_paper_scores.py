@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lookfurther.envs.naming import game_of
 from lookfurther.evaluation import aggregates
 from lookfurther.evaluation.paper_scores import (
     PAPER_AGENTS,

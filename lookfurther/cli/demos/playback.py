@@ -21,6 +21,7 @@ from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode, best_episode_index
 from lookfurther.errors import ConfigError, DemonstrationError
+from lookfurther.system.formatting import format_number
 from lookfurther.system.printable import make_printable
 from lookfurther.system.processes import parallel_map
 
