@@ -131,7 +131,7 @@ def test_dropping_for_ever_is_not_an_option():
     )
     envs.reset()
     play_actions(envs, np.ones((2, 1), int))
-    with pytest.raises(EnvironmentFault, match="failure 3 in a row, the last is NotFinite"):
+    with pytest.raises(EnvironmentFault, match="failure 3 in a row, the last is NonFiniteValue"):
         play_actions(envs, np.ones((1, 1), int))
     envs = make_lanes(
         partial(Faulty, fault_at("reset", 0, {"observation": VECTOR + NAN})), on_fault="drop"

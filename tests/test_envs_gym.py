@@ -93,7 +93,7 @@ def test_a_stack_holds_the_last_planes_of_its_episode_and_zeros_before(
 ):
     box = Box(0, 255, (2, 3, channels), np.uint8)
     plain = make_lanes(partial(Film, box, length), count=2)
-    stacked = make_lanes(partial(Film, box, length), count=2, stack=stack)
+    stacked = make_lanes(partial(Film, box, length), count=2, frame_stack=stack)
     assert stacked.spec.observation_shape == (stack * channels, 2, 3)
     actions = random_actions(plain, steps)
     films = [[envs.reset(), *play_actions(envs, actions)] for envs in (plain, stacked)]
@@ -185,7 +185,7 @@ def test_next_step_autoreset_by_hand(end):
 
 
 def test_answers_are_never_written_again():
-    envs = make_lanes("CartPole-v1", count=3, stack=2)
+    envs = make_lanes("CartPole-v1", count=3, frame_stack=2)
     step = envs.reset()
     copy = Step(*(x.copy() for x in step))
     envs.send(np.zeros(3, int))
@@ -223,12 +223,12 @@ def test_an_episodes_seed_depends_on_run_lane_and_number_alone():
 @settings(max_examples=20, deadline=None)
 def test_restored_lanes_go_on_as_if_never_stopped(before, stack, seed):
     """At any moment, openings and ends included: the same Step, and the same ones after it."""
-    old = make_lanes("CartPole-v1", count=3, seed=seed, stack=stack)
+    old = make_lanes("CartPole-v1", count=3, seed=seed, frame_stack=stack)
     actions = random_actions(old, before + 20, seed)
     current = [old.reset(), *play_actions(old, actions[:before])][-1]
     state = old.state()
     assert all(x.dtype != object for x in state.values())
-    new = make_lanes("CartPole-v1", count=3, seed=seed, stack=stack)
+    new = make_lanes("CartPole-v1", count=3, seed=seed, frame_stack=stack)
     step, going = new.restore(state)
     assert going.all()
     assert steps_equal(step, current)

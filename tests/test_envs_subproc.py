@@ -71,8 +71,8 @@ def workers(env: Any, m: int, **settings: Any) -> SubprocEnvs:
 def test_processes_change_nothing():
     """Every Step, the state and what follows a restore are those of one process, also from a
     state that the other kind has written."""
-    one, three = (make_lanes("CartPole-v1", 5, stack=2) for _ in range(2))
-    two = workers("CartPole-v1", 5, stack=2)
+    one, three = (make_lanes("CartPole-v1", 5, frame_stack=2) for _ in range(2))
+    two = workers("CartPole-v1", 5, frame_stack=2)
     actions = random_actions(one, 100)
     assert one.spec == two.spec
     assert steps_equal(one.reset(), two.reset())
@@ -404,20 +404,20 @@ def test_a_worker_that_cannot_start_leaves_nothing():
 SCRIPT = """
 import os, signal, sys
 import numpy as np
-from tests.faulty_envs import lanes, play
+from tests.faulty_envs import make_lanes, play_actions
 
 if __name__ == "__main__":
     told = []
     if "term" in sys.argv:
         signal.signal(signal.SIGTERM, lambda *_: told.append(True))
-    envs = lanes("CartPole-v1", 4, processes=2)
+    envs = make_lanes("CartPole-v1", 4, processes=2)
     envs.reset()
     if "stopped" in sys.argv:
         os.kill(envs._workers[0].pid, signal.SIGSTOP)
     print("ready", flush=True)
     while not told and "leave" not in sys.argv:
-        play(envs, np.zeros((10, 4), int))
-    play(envs, np.zeros((10, 4), int))
+        play_actions(envs, np.zeros((10, 4), int))
+    play_actions(envs, np.zeros((10, 4), int))
 """
 
 

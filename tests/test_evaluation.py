@@ -72,7 +72,7 @@ def demos() -> DemoSet:
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
     """On Breakout, for episodes of 100 steps."""
-    monkeypatch.setattr(evaluate, "MAX_EPISODE_FRAMES", 400)
+    monkeypatch.setattr(evaluation, "MAX_EPISODE_FRAMES", 400)
     spec = Spec(GAME, (1, 84, 84), 4, "uint8", 18, 255.0)
     return Agent(Guess(), spec, preset("apex-dqfd", env=GAME, demos=("mine",)))
 
@@ -86,7 +86,7 @@ def tapes_of(held: DemoSet) -> list:
 
 def test_as_many_starts_as_moments_are_every_moment_once(demos: DemoSet) -> None:
     """So each of them is as likely as any other; all look as in the demonstration."""
-    lengths = [len(tape.frames) // 4 for tape in tapes_of(demos)]
+    lengths = [len(tape.frame_actions) // 4 for tape in tapes_of(demos)]
     starts = draw_human_starts(GAME, [demos], EnvConfig(), 0, count=sum(lengths))
     emulator, seen = Emulator(GAME), []
     for start in starts:
@@ -184,7 +184,7 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def breakout(tmp_path: Path, demos: DemoSet, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run folder with random weights, its demonstrations in Minari's folder."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
-    monkeypatch.setattr(evaluate, "MAX_EPISODE_FRAMES", 400)
+    monkeypatch.setattr(evaluation, "MAX_EPISODE_FRAMES", 400)
     spec = demos.description.spec
     storage.save_episodes("mine-v0", demos.episodes, spec, "random play", env_config=SHORT)
     return put(tmp_path / "run", spec, ("mine",))

@@ -13,6 +13,7 @@ from gymnasium.spaces import Discrete
 
 from lookfurther.config import EnvConfig
 from lookfurther.envs import make_envs
+from lookfurther.envs.atari import max_episode_frames
 from lookfurther.envs.emulator import Emulator
 from lookfurther.envs.factory import EnvFactory
 from lookfurther.envs.human_starts import (
@@ -20,7 +21,6 @@ from lookfurther.envs.human_starts import (
     HumanStartEnv,
     check_restorable,
     make_human_start_envs,
-    max_episode_frames,
 )
 from lookfurther.envs.sync import SyncEnvs
 from lookfurther.errors import EnvironmentFault

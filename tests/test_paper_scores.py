@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from lookfurther.envs.naming import game_of
 from lookfurther.evaluation import aggregates
 from lookfurther.evaluation.paper_scores import (
     PAPER_AGENTS,
@@ -17,7 +18,6 @@ from lookfurther.evaluation.paper_scores import (
     START_TITLES,
     ReferenceScores,
     StartType,
-    game_of,
     game_titles,
     paper_demonstrations,
     printed_scores,

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from lookfurther.config import EnvConfig
 from lookfurther.envs.emulator import ACTION_MEANINGS
+from lookfurther.envs.naming import short_env_title
 from lookfurther.errors import ConfigError, DemonstrationError, LookFurtherError, RunLocked
 from lookfurther.recorder import atari
 from lookfurther.recorder.atari import AtariGame
@@ -26,7 +27,7 @@ from lookfurther.recorder.episode_log import (
     compress_plane,
     decompress_plane,
 )
-from lookfurther.recorder.games import PlayableGame, display_title, make_game
+from lookfurther.recorder.games import PlayableGame, make_game
 from lookfurther.recorder.gym import GymGame
 from lookfurther.recorder.journal import Journal
 from lookfurther.recorder.keys import (
@@ -409,5 +410,5 @@ def test_games_that_cannot_be_are_named(
 
 
 def test_titles() -> None:
-    assert display_title("ALE/MontezumaRevenge-v5") == "Montezuma Revenge"
-    assert display_title("MiniGrid-DoorKey-6x6-v0") == "MiniGrid-DoorKey-6x6"
+    assert short_env_title("ALE/MontezumaRevenge-v5") == "Montezuma's Revenge"
+    assert short_env_title("MiniGrid-DoorKey-6x6-v0") == "MiniGrid-DoorKey-6x6"

@@ -73,7 +73,7 @@ def test_module_of_an_environment_outside_the_list_is_untrusted(env: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["gymnasium.wrappers.common:deepcopy", "lookfurther.envs.factory:find"]
+    "name", ["gymnasium.wrappers.common:deepcopy", "lookfurther.envs.factory:find_env_spec"]
 )
 def test_trusted_module_gives_its_wrappers_and_nothing_else(name: str) -> None:
     assert find_untrusted("CartPole-v1", [name]).endswith("is not a Gymnasium wrapper")

@@ -27,6 +27,7 @@ from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import episode_from_log
 from lookfurther.demos.storage import save_episodes
 from lookfurther.envs import get_spec
+from lookfurther.envs.naming import short_env_title
 from lookfurther.errors import DemonstrationError
 from lookfurther.networks import make_network_builder
 from lookfurther.training import checkpoint
@@ -43,7 +44,7 @@ from lookfurther.video.playback import (
     play_policy,
     replay_demonstration,
 )
-from lookfurther.video.players import ExpertEpisode, make_pair, short_env_title
+from lookfurther.video.players import ExpertEpisode, make_pair
 
 CART, PONG = "CartPole-v1", "ALE/Pong-v5"
 returns = st.lists(st.integers(-3, 3), min_size=1, max_size=12).map(lambda r: np.array(r, float))

@@ -72,11 +72,12 @@ def run(args: list[str]) -> int:
 
 def write_video(options: VideoOptions, agent: Agent, experts: list[ExpertEpisode]) -> int:
     """The film, and a line for each pair in it."""
+    from lookfurther.envs.naming import short_env_title
     from lookfurther.video import VIDEO_WIDTHS, write_video
     from lookfurther.video.chart import format_return, format_time
     from lookfurther.video.layout import VideoLayout
     from lookfurther.video.playback import EnvView
-    from lookfurther.video.players import make_pair, short_env_title
+    from lookfurther.video.players import make_pair
 
     seeds = range(options.seed, options.seed + options.episodes)
     cast = experts[: options.episodes] or [None] * options.episodes

@@ -16,15 +16,15 @@ from lookfurther.demos import playback
 from lookfurther.demos.catalog import DemoSet
 from lookfurther.demos.episode import InputLog, best_episode_index
 from lookfurther.envs import Envs, make_envs
+from lookfurther.envs.atari import max_episode_frames
 from lookfurther.envs.emulator import DEFAULT_VARIANT, Emulator
 from lookfurther.envs.human_starts import (
     HumanStart,
     check_restorable,
     make_human_start_envs,
-    max_episode_frames,
 )
+from lookfurther.envs.naming import is_atari
 from lookfurther.errors import DemonstrationError
-from lookfurther.evaluation.paper_scores import game_of
 from lookfurther.evaluation.results import (
     DEFAULT_EPSILON,
     Evaluation,
@@ -77,7 +77,7 @@ def run_evaluation(
     lanes = min(lanes, episodes)
     if conditions.starts == "human":
         starts = draw_human_starts(conditions.env, demos, settings, seed)
-        settings = replace(settings, processes=hardware.count_cores(), stack=agent.spec.stack)
+        settings = replace(settings, processes=hardware.count_cores(), frame_stack=agent.spec.stack)
         envs: Envs = make_human_start_envs(conditions.env, starts, settings, lanes, seed)
     else:
         envs = make_noop_envs(conditions.env, settings, lanes, seed)
@@ -207,7 +207,7 @@ def _make_evaluation(
     demos: Sequence[DemoSet],
 ) -> Evaluation:
     """What was played, with the best episodes over time."""
-    action_repeat = action_repeat if game_of(conditions.env) else 1
+    action_repeat = action_repeat if is_atari(conditions.env) else 1
     top = max(results, key=lambda episode: episode.score)
     curves = {"agent": ReturnCurve.from_rewards(np.asarray(top.rewards), action_repeat)}
     if episodes := [episode for held in demos for episode in held.episodes]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
-import re
 from functools import cache
 from importlib.resources import files
 from typing import Literal, NamedTuple
+
+from lookfurther.envs.naming import game_of
 
 StartType = Literal["noop", "human"]  # no-op starts and human starts, the paper's two regimes
 
@@ -123,12 +124,6 @@ def reference_table(starts: StartType) -> dict[str, ReferenceScores]:
     return found | {"video_pinball": found["video_pinball"]._replace(random=0.0)}
 
 
-def game_of(env: str) -> str | None:
-    """The ROM name of an Atari environment: montezuma_revenge of ALE/MontezumaRevenge-v5."""
-    match = re.fullmatch(r"ALE/(\w+)-v\d+", env)
-    return re.sub(r"(?<=.)(?=[A-Z])", "_", match[1]).lower() if match else None
-
-
 def reference_scores(env: str, starts: StartType) -> ReferenceScores | None:
     """What scores of an environment are measured against; None where no table knows it."""
-    return reference_table(starts).get(game_of(env) or "")
+    return reference_table(starts).get(game_of(env))

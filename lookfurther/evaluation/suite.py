@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -12,19 +11,19 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lookfurther.config import Config, replace, validate
+from lookfurther.config import Config, config_fingerprint, flatten_settings, flatten_tree, replace
 from lookfurther.demos import catalog
 from lookfurther.envs.factory import find_env_spec
+from lookfurther.envs.naming import base_name, game_of
 from lookfurther.envs.trust import find_untrusted, import_modules
 from lookfurther.errors import CheckpointError, ConfigError
-from lookfurther.evaluation.paper_scores import game_of
 from lookfurther.presets import preset
-from lookfurther.report.runs import config_fingerprint, flatten_settings
 from lookfurther.system.processes import python_command, subprocess_environment
 from lookfurther.training import checkpoint, checkpoint_metadata, metrics
 from lookfurther.training.run_dir import CHANGEABLE_SETTINGS, read_config
 from lookfurther.training.signals import StopSignals
 from lookfurther.training.train import default_run_dir
+from lookfurther.validation import validate
 
 POLL_SECONDS = 1.0  # between two checks of a running job
 KEY_TYPES = {
@@ -148,7 +147,7 @@ class SuitePlan(NamedTuple):
         """One cell of the grid; a preset without demonstrations gets none."""
         config = preset(variant, self.scale, env=env, run__seed=seed, **self.overrides)
         if config.learner.expert_items:
-            game = game_of(env) or re.sub(r"-v\d+$", "", re.split("[/:]", env)[-1])
+            game = game_of(env) or base_name(env)
             named = (str(name).replace("{game}", game) for name in self.demo_names)
             config = replace(config, demos=tuple(named))
         folder = self.output_dir / Path(default_run_dir(config)).name
@@ -181,13 +180,15 @@ def build_jobs(
 
 def _parse_overrides(data: dict[str, Any]) -> dict[str, Any]:
     """Settings and budget as overrides, without settings that the suite itself decides."""
-    changes, budget = dict(_flatten_overrides(data.get("settings", {}))), data.get("budget", {})
+    settings = flatten_tree(data.get("settings", {}))  # nested or dotted in the file
+    overrides = {name.replace(".", "__"): value for name, value in settings}
+    budget = data.get("budget", {})
     if unknown := set(budget) - set(BUDGET_KEYS):
         raise ConfigError(f"unknown budget.{min(unknown)}: give steps, minutes or both")
     for key in RESERVED_SETTINGS:
-        if key in changes:
+        if key in overrides:
             raise ConfigError(f"settings.{key.replace('__', '.')} is the suite's own: drop it")
-    return changes | {f"run__{name}": value for name, value in budget.items()}
+    return overrides | {f"run__{name}": value for name, value in budget.items()}
 
 
 def _parse_axis(data: dict[str, Any], key: str) -> list[Any]:
@@ -198,15 +199,6 @@ def _parse_axis(data: dict[str, Any], key: str) -> list[Any]:
         what = "whole numbers" if kind is int else "texts"
         raise ConfigError(f"{key} must be a list of {what}, each once, not {values!r}")
     return values
-
-
-def _flatten_overrides(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings as `config.replace` spells them, whether nested or dotted in the file."""
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flatten_overrides(value, f"{prefix}{name}__")
-        else:
-            yield prefix + name.replace(".", "__"), value
 
 
 def _check_earlier_run(job: SuiteJob) -> None:

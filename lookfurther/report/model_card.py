@@ -11,6 +11,7 @@ from typing import Any
 
 from lookfurther.agent import Agent, read_agent
 from lookfurther.config import replace, to_json
+from lookfurther.envs.naming import is_atari
 from lookfurther.errors import ConfigError, LookFurtherError
 from lookfurther.evaluation import results
 from lookfurther.evaluation.paper_scores import START_TITLES
@@ -148,7 +149,7 @@ def _fact_rows(agent: Agent, metrics_row: dict[str, Any]) -> Iterator[tuple[str,
     yield "actions", f"{spec.actions}"
     yield "preset", f"{_code_span(config.preset)} ({place})"
     yield "parameters", f"{count_parameters(agent.network):,}"
-    if spec.env.startswith("ALE/"):
+    if is_atari(spec.env):
         sticky = config.environment.sticky_prob
         yield "sticky actions in training", f"probability {sticky:g}" if sticky else "no"
     yield (

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from lookfurther.config import Config, from_dict, validate
+from lookfurther.config import Config, from_dict
 from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.training.checkpoint import Checkpoint
 from lookfurther.training.checkpoint_manifest import METADATA_FILE
 from lookfurther.types import Spec
+from lookfurther.validation import validate
 
 MAX_COUNT = 2**53  # a float represents every integer below it
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from lookfurther.config import Config
+from lookfurther.envs.naming import is_atari
 from lookfurther.errors import ConfigError
 from lookfurther.system import cgroups
 from lookfurther.system.processes import count_cores
@@ -105,8 +106,8 @@ def _count_threads(config: Config, is_cuda: bool) -> int:
 
 def _count_lane_groups(config: Config, is_cuda: bool) -> int:
     """Two groups with a GPU and Atari games: one acts while the other's games step."""
-    is_atari, is_even = config.env.startswith("ALE/"), config.actor.lanes % 2 == 0
-    return 2 if is_cuda and is_atari and is_even else 1
+    is_even = config.actor.lanes % 2 == 0
+    return 2 if is_cuda and is_atari(config.env) and is_even else 1
 
 
 def limit_openblas_threads(threads: int) -> None:

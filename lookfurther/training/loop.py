@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from torch import Tensor
 
+from lookfurther.acceleration import make_graphed
 from lookfurther.config import Config
 from lookfurther.errors import EnvironmentFault, TrainingDiverged
-from lookfurther.gpu.graphs import GraphedCallable, LaunchLimit
 from lookfurther.learner import Learner
 from lookfurther.replay.mixture import ReplayMixture
 from lookfurther.training.actors import ActorGroup, ActorPool
 from lookfurther.training.hardware import get_rng_state, set_rng_state
+from lookfurther.training.launch_limit import LaunchLimit
 from lookfurther.training.signals import StopRequested
 from lookfurther.training.updates import UpdateRunner
 
@@ -113,11 +114,11 @@ class TrainingLoop:
         set_rng_state(files["random"])
         return restarted
 
-    def _build_replay_writer(self, group: ActorGroup) -> GraphedCallable:
+    def _build_replay_writer(self, group: ActorGroup) -> Callable[[], object]:
         """A callable that writes a group's chunk to the replay."""
         agent, actor = self.mixture.agent, group.actor
         first = actor.lanes.start
-        return GraphedCallable(
+        return make_graphed(
             lambda: agent.write_slots(actor.closed_chunk(), first), self.update_runner.device
         )
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import json
 import os
 import platform
 import socket
 import subprocess
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
-from lookfurther.config import Config, from_json, to_json
+from lookfurther.config import Config, flatten_settings, from_json, to_json
 from lookfurther.errors import ConfigError, RunLocked
 from lookfurther.system.files import write_text
 from lookfurther.training.signals import CheckpointSignal
@@ -211,19 +208,10 @@ def read_config(path: Path) -> Config:
 def _check_same_settings(config_file: Path, config: Config) -> None:
     """Raise ConfigError if a resumed run has other settings than it started with."""
     started = read_config(config_file)
-    given = dict(_flatten_settings(dataclasses.asdict(config)))
-    for name, value in _flatten_settings(dataclasses.asdict(started)):
+    given = flatten_settings(config)
+    for name, value in flatten_settings(started).items():
         if name not in CHANGEABLE_SETTINGS and given[name] != value:
             raise ConfigError(
                 f"{config_file.parent} was started with {name} = {value!r}, not {given[name]!r}:"
                 " give the same, or choose another --run.folder"
             )
-
-
-def _flatten_settings(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of every setting."""
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flatten_settings(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from lookfurther.acceleration import make_graphed
 from lookfurther.config import Config, from_json, replace, to_json
 from lookfurther.demos.episode import Episode
 from lookfurther.envs import Envs
-from lookfurther.gpu.graphs import GraphedCallable
 from lookfurther.learner import Learner
 from lookfurther.networks import make_network_builder
 from lookfurther.replay.mixture import ReplayMixture
@@ -134,7 +134,7 @@ class ThroughputBenchmark:
             mixture.sample(batch)
             mixture.update_priorities(batch.item, batch.w)
 
-        rate = self._measure_rate(GraphedCallable(sample, mixture.agent.device))
+        rate = self._measure_rate(make_graphed(sample, mixture.agent.device))
         bytes_per_step = mixture.agent.num_bytes / self.config.replay.capacity
         return {"items": self.config.batch_size * rate, "bytes_per_step": bytes_per_step}
 

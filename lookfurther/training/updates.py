@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lookfurther.gpu.graphs import GraphedCallable
+from lookfurther.acceleration import make_graphed
 from lookfurther.learner import Learner, UpdateMetrics
 from lookfurther.replay.mixture import ReplayMixture
 from lookfurther.types import Batch
@@ -37,11 +37,11 @@ class UpdateRunner:
         self.term_sums = torch.zeros(0)
         self.update_count = 0
         if mixture.agent.device.type == self.device.type:
-            self.prepare_first_batch = GraphedCallable(partial(self._prepare_batch, 0), self.device)
+            self.prepare_first_batch = make_graphed(partial(self._prepare_batch, 0), self.device)
             # On a CPU each update is checked for numbers that are not finite.
             self.updates_per_graph = UPDATES_PER_GRAPH if self.device.type == "cuda" else 1
             self.graphed_updates = {
-                (buffer, count, has_next): GraphedCallable(
+                (buffer, count, has_next): make_graphed(
                     partial(self._update_repeatedly, buffer, count, has_next), self.device
                 )
                 for buffer, count in ((0, 1), (1, 1), (0, UPDATES_PER_GRAPH))
@@ -49,7 +49,7 @@ class UpdateRunner:
             }
             self.run_updates = self._run_with_device_replay
         else:
-            self.graphed_update = GraphedCallable(self._update_from_host_batch, self.device)
+            self.graphed_update = make_graphed(self._update_from_host_batch, self.device)
             self.host_batch = mixture.empty_batch()
             self.run_updates = self._run_with_host_replay
 
@@ -60,18 +60,19 @@ class UpdateRunner:
             self.update_count += count
 
     def _run_with_device_replay(self, count: int) -> None:
-        place, fetched = 0, False
+        buffer, is_prepared = 0, False
         while count:
-            if not fetched:
+            if not is_prepared:
                 self.prepare_first_batch()
-                place = 0
-            alike = min(count, self.learner.updates_until_target_copy)
-            turns = self.updates_per_graph if place == 0 and alike >= self.updates_per_graph else 1
-            fetched = alike > turns
-            self.graphed_updates[place, turns, fetched]()
-            for _ in range(turns):
-                self._finish_update()
-            count, place = count - turns, (place + turns) % 2
+                buffer = 0
+            same_target = min(count, self.learner.updates_until_target_copy)
+            is_full_graph = buffer == 0 and same_target >= self.updates_per_graph
+            updates = self.updates_per_graph if is_full_graph else 1
+            is_prepared = same_target > updates
+            self.graphed_updates[buffer, updates, is_prepared]()
+            for _ in range(updates):
+                self.learner.finish_update()
+            count, buffer = count - updates, (buffer + updates) % 2
 
     def _prepare_batch(self, buffer: int) -> None:
         self.mixture.sample(self.prepared_batches[buffer].batch)
@@ -102,18 +103,13 @@ class UpdateRunner:
             self.mixture.update_priorities(
                 self.host_batch.item, self.priority.to(self.host_batch.item.device)
             )
-            self._finish_update()
+            self.learner.finish_update()
 
     def _update_from_host_batch(self) -> None:
         self.learner.prepare_into(self.prepared_batches[0])
         self.priority = self.learner.update(
             self.prepared_batches[0], on_metrics=self._accumulate_terms
         ).priority
-
-    def _finish_update(self) -> None:
-        if self.device.type == "cpu":
-            self.learner.raise_if_diverged()
-        self.learner.maybe_update_target()
 
     def _accumulate_terms(self, terms: UpdateMetrics) -> None:
         if not self.term_names:
