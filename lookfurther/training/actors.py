@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -189,7 +189,7 @@ class ActorPool:
         files["returns"] = {k: _to_tensor(v) for k, v in self.episode_stats.state().items()}
         return files
 
-    def load_state(self, state: dict[str, dict[str, Tensor]]) -> int:
+    def load_state(self, state: Mapping[str, dict[str, Tensor]]) -> int:
         """The inverse of `state`; returns the number of lanes whose episode starts again."""
         self.episode_stats.load_state(
             {key: value.numpy() for key, value in state["returns"].items()}
