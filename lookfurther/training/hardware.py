@@ -107,7 +107,7 @@ def _count_threads(config: Config, is_cuda: bool) -> int:
 def _count_lane_groups(config: Config, is_cuda: bool) -> int:
     """Two groups with a GPU and Atari games: one acts while the other's games step."""
     is_even = config.actor.lanes % 2 == 0
-    return 2 if is_cuda and is_even and is_atari(config.env) else 1
+    return 2 if is_cuda and is_atari(config.env) and is_even else 1
 
 
 def limit_openblas_threads(threads: int) -> None:
