@@ -19,7 +19,7 @@ from lookfurther.cli.demos.formatting import (
     format_table,
     pluralize,
 )
-from lookfurther.demos import catalog
+from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode
 from lookfurther.demos.metadata import DemoSetDescription
 from lookfurther.errors import DemonstrationError
@@ -82,7 +82,7 @@ def show_set(options: ShowOptions) -> int:
     if options.sheet is not None:
         from lookfurther.cli.demos.render import draw_set_sheet
 
-        environment = catalog.trusted_env_config(held.description, options.modules)
+        environment = storage.trusted_env_config(held.description, options.modules)
         draw_set_sheet(held, environment, facts["actions"], options.sheet)
         if not options.json:
             print(f"\nsheet: {options.sheet}")

@@ -86,7 +86,7 @@ def _count_mismatches(name_or_path: str, modules: tuple[str, ...]) -> int:
     from lookfurther.demos.verify import verify_episode
 
     name, description, episodes = catalog.open_set(name_or_path)
-    environment = catalog.trusted_env_config(description, modules)
+    environment = storage.trusted_env_config(description, modules)
     replay = partial(verify_episode, spec=description.spec, env_config=environment)
     differ = 0
     for i, audit in enumerate(parallel_map(replay, episodes)):
@@ -128,7 +128,7 @@ def animate_episode(options: PlayOptions, held: catalog.DemoSet, episode: Episod
     from lookfurther.cli.demos.render import render_frames
     from lookfurther.video.encode import check_gif_length, write_animation
 
-    environment = catalog.trusted_env_config(held.description, options.modules)
+    environment = storage.trusted_env_config(held.description, options.modules)
     rate = ATARI_FPS / environment.action_repeat if episode.input_log else OTHER_FPS
     steps, fps = select_steps(options, len(episode), rate)
     check_gif_length(options.out, len(steps))

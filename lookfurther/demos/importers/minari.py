@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,6 @@ import numpy as np
 from lookfurther.config import EnvConfig
 from lookfurther.demos import storage
 from lookfurther.demos.bounded_json import MAX_JSON_BYTES
-from lookfurther.demos.catalog import trusted_env_config
 from lookfurther.demos.episode import Audit, Episode, InputLog, check_episodes
 from lookfurther.demos.importers import ImportedDemos
 from lookfurther.demos.importers.minari_files import (
@@ -23,10 +23,11 @@ from lookfurther.demos.importers.minari_files import (
 from lookfurther.demos.playback import (
     count_ambiguous_steps,
     episode_from_log,
-    play_log,
+    play_steps,
     truncate_log,
     with_best_phase,
 )
+from lookfurther.demos.storage import trusted_env_config
 from lookfurther.demos.verify import verify_episode
 from lookfurther.envs import get_spec
 from lookfurther.envs.emulator import (
@@ -229,17 +230,12 @@ def _count_reproduced_frames(
 ) -> int:
     """How many frames were played if every stored reward came in its step and the end in its
     place, else 0."""
-    total, step = 0.0, 0
-    for i, reward in enumerate(play_log(input_log, emulator), 1 - noop_frames):
-        total += reward
-        if i == 0 and total:
-            return 0
-        if i > 0 and (i % frames_per_step == 0 or emulator.is_over):
-            if total != raw.rewards[step]:
-                return 0
-            total, step = 0.0, step + 1
-    right = step == len(raw.rewards) and emulator.is_over == raw.terminal
-    return emulator.frame_number if right else 0
+    phased_log = replace(input_log, phase=noop_frames % frames_per_step)
+    steps = (step.reward for step in play_steps(phased_log, emulator, frames_per_step))
+    noop_steps = -(-noop_frames // frames_per_step)
+    if sum(islice(steps, 1 + noop_steps)) or any(next(steps, None) != r for r in raw.rewards):
+        return 0
+    return emulator.frame_number if emulator.is_over == raw.terminal else 0
 
 
 def _matches_screen(
