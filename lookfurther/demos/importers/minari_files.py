@@ -162,7 +162,7 @@ class _StoredEpisode:
         facts = self._metadata
         jpeg = [facts.is_jpeg] if facts.data_format == "hdf5" else []
         found, arrays = self._call_sandbox(
-            "episode", (*jpeg, MAX_EPISODE_STEPS), 24 * (MAX_EPISODE_STEPS + 1)
+            "read_episode", (*jpeg, MAX_EPISODE_STEPS), 24 * (MAX_EPISODE_STEPS + 1)
         )
         actions, rewards, ends = arrays
         if facts.data_format == "hdf5":
@@ -181,7 +181,7 @@ class _StoredEpisode:
             last = min(first + rows, high)
             most = 8 * size * (last - first)
             (part,) = self._call_sandbox(
-                "observations", (facts.is_jpeg, size, first, last), most
+                "read_observations", (facts.is_jpeg, size, first, last), most
             ).arrays
             found.append(part.reshape(-1, *facts.observation_shape))
             if len(found[-1]) < last - first:
