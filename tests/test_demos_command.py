@@ -466,15 +466,15 @@ def make_description(wrappers: tuple[str, ...]) -> DemoSetDescription:
 def test_a_set_cannot_choose_what_is_imported(wrapper: str) -> None:
     module = wrapper.partition(":")[0]
     with pytest.raises(DemonstrationError, match=f"give --modules {re.escape(module)}"):
-        catalog.trusted_env_config(make_description((wrapper,)))
+        storage.trusted_env_config(make_description((wrapper,)))
     with pytest.raises(ConfigError, match=r"--modules no\.such\.module"):
-        catalog.trusted_env_config(make_description(()), ["no.such.module"])
+        storage.trusted_env_config(make_description(()), ["no.such.module"])
 
 
 def test_known_wrappers_and_those_the_user_names_are_taken() -> None:
     known = ("gymnasium.wrappers:FlattenObservation", "lookfurther.envs.minigrid:OneHotGrid")
-    assert catalog.trusted_env_config(make_description(known)).wrappers == known
-    assert catalog.trusted_env_config(make_description(("json:loads",)), ["json"]).wrappers == (
+    assert storage.trusted_env_config(make_description(known)).wrappers == known
+    assert storage.trusted_env_config(make_description(("json:loads",)), ["json"]).wrappers == (
         "json:loads",
     )
 

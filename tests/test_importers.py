@@ -708,7 +708,7 @@ def test_without_a_seed_an_episode_is_taken_unverified(tmp_path, monkeypatch) ->
     audit = only_episode(import_demos(path)).audit
     assert audit is not None
     assert not audit.verified
-    assert "neither a seed nor a tape" in audit.mismatch
+    assert "neither a seed nor an input log" in audit.mismatch
 
 
 @ignore_user_warnings
