@@ -212,7 +212,7 @@ def _find_input_log(
     last = raw.read_observations(len(raw.actions), len(raw.actions) + 1)[0]
     for noops in range(MAX_NOOPS + 1):
         lead = np.zeros(noops * metadata.frames_per_noop, np.uint8)
-        tape = replace(template, frames=np.concatenate([lead, steps]))
+        tape = replace(template, frame_actions=np.concatenate([lead, steps]))
         if noops:
             emulator.reset()
         if (
