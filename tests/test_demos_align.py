@@ -43,7 +43,7 @@ def imitated(episode: Episode) -> Episode:
     """What an agent comes to that does at every step what the episode says."""
     assert episode.input_log is not None
     frames = np.repeat(episode.actions.astype(np.uint8), 4)[: len(episode.input_log.frame_actions)]
-    return episode_from_log(dataclasses.replace(episode.input_log, frames=frames), PACMAN)
+    return episode_from_log(dataclasses.replace(episode.input_log, frame_actions=frames), PACMAN)
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_own_actions_that_give_the_score_are_not_searched_for(
     assert found.input_log is not None
     frames = found.input_log.frame_actions.copy()
     frames[-1] = 2 if frames[-1] != 2 else 3
-    late = episode_from_log(dataclasses.replace(found.input_log, frames=frames), PACMAN)
+    late = episode_from_log(dataclasses.replace(found.input_log, frame_actions=frames), PACMAN)
     assert several(late.input_log) == 1
     storage.save_episodes("late-v0", [late], get_spec(PACMAN, EnvConfig()), "a test")
     monkeypatch.setattr(align, "search_alignment", None)

@@ -83,8 +83,8 @@ def truncate_log(input_log: InputLog, length: int) -> InputLog:
     """The first frames of a tape."""
     return replace(
         input_log,
-        frames=input_log.frame_actions[:length],
-        writes=input_log.ram_writes[input_log.ram_writes[:, 0] < length],
+        frame_actions=input_log.frame_actions[:length],
+        ram_writes=input_log.ram_writes[input_log.ram_writes[:, 0] < length],
     )
 
 
