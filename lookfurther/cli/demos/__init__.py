@@ -29,7 +29,7 @@ SUBCOMMANDS = {
     "list": Subcommand("", inspect.ListOptions, inspect.print_sets),
     "show": Subcommand("NAME [--sheet FILE.png]", inspect.ShowOptions, inspect.show_set),
     "verify": Subcommand("NAME ...", playback.VerifyOptions, playback.verify_sets),
-    "play": Subcommand("NAME OUT.gif|OUT.mp4", playback.PlayOptions, playback.write_animation),
+    "play": Subcommand("NAME OUT.gif|OUT.mp4", playback.PlayOptions, playback.animate_set),
     "align": Subcommand("NAME --name NEW", playback.AlignOptions, playback.align_set),
     "import": Subcommand("FILE ... --name NAME", transfer.ImportOptions, transfer.import_files),
     "export": Subcommand("NAME FILE.npz", transfer.ExportOptions, transfer.export_set),
