@@ -77,7 +77,7 @@ def setting_names(cls: type, prefix: str = "") -> list[str]:
 
 HELP_SCRIPT = """
 import sys
-from lookfurther.cli import main
+from lookfurther.cli.main import main
 
 for words in (["--help"], ["-h"], ["presets"], ["--version"], ["train", "--help"],
               ["train", "no-demos", "--scale", "small", "--help"]):

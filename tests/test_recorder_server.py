@@ -150,7 +150,7 @@ def test_a_foreign_origin_is_refused(served: ServerThread, origin: str) -> None:
 def test_a_wrong_token_opens_no_socket(served: ServerThread) -> None:
     with pytest.raises(InvalidStatus, match="403"):
         served.open_websocket(token="wrong")
-    assert served.source.left == 0
+    assert served.source.disconnects == 0
 
 
 @pytest.mark.parametrize(
@@ -204,9 +204,9 @@ def test_a_second_player_is_refused_and_the_first_goes_on(served: ServerThread) 
             with pytest.raises(ConnectionClosed):
                 second.recv()
         first.send('{"kind": "pause"}')
-        wait_until(lambda: served.source.heard == [PageMessage("pause")])
-        assert served.source.left == 0
-    wait_until(lambda: served.source.left == 1)
+        wait_until(lambda: served.source.messages == [PageMessage("pause")])
+        assert served.source.disconnects == 0
+    wait_until(lambda: served.source.disconnects == 1)
     with served.open_websocket() as third:
         assert receive_json(third)["kind"] == "hello"
 
@@ -215,7 +215,7 @@ def test_a_dropped_socket_is_noticed(served: ServerThread) -> None:
     page = served.open_websocket()
     receive_json(page)
     page.socket.shutdown(socket.SHUT_RDWR)
-    wait_until(lambda: served.source.left == 1)
+    wait_until(lambda: served.source.disconnects == 1)
 
 
 # Frames
@@ -299,7 +299,7 @@ def test_nonsense_is_answered_with_its_reason_and_play_goes_on(served: ServerThr
         for nonsense in ("", "x", "[]", '{"kind": "keys"}', '{"kind": 1}', b"\x00\x01"):
             page.send(nonsense)
         page.send('{"kind": "keys", "number": 1, "held": ["up"]}')
-        wait_until(lambda: served.source.heard == [PageMessage("keys", 1, frozenset({"up"}))])
+        wait_until(lambda: served.source.messages == [PageMessage("keys", 1, frozenset({"up"}))])
         notices = []
         while len(notices) < 6:
             data = page.recv()
@@ -322,7 +322,7 @@ def test_an_oversized_message_ends_the_connection(served: ServerThread) -> None:
             deque(iter(page.recv, None), maxlen=0)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1009
-    wait_until(lambda: served.source.left == 1)
+    wait_until(lambda: served.source.disconnects == 1)
     with served.open_websocket() as page:
         assert receive_json(page)["kind"] == "hello"
 
@@ -353,9 +353,9 @@ def test_fuzzed_messages_do_no_harm(served: ServerThread) -> None:
             if number % 50 and number < count:
                 continue
             page.send('{"kind": "speed", "speed": 0.25}')
-            wait_until(lambda: served.source.heard and served.source.heard[-1].speed == 0.25)
-            assert all(m.held <= {"up"} and m.number < 2**32 for m in served.source.heard)
-            served.source.heard.clear()
+            wait_until(lambda: served.source.messages and served.source.messages[-1].speed == 0.25)
+            assert all(m.held <= {"up"} and m.number < 2**32 for m in served.source.messages)
+            served.source.messages.clear()
             with contextlib.suppress(TimeoutError):
                 while True:
                     page.recv(timeout=0)

@@ -17,14 +17,15 @@ from lookfurther.recorder.journal import Journal
 from lookfurther.types import END, TERMINAL, Spec
 
 JOURNAL_FORMAT = 1
+# Settings that change observations.
 OBSERVATION_SETTINGS = (
     "wrappers",
     "layout",
-    "stack",
-    "repeat",
+    "frame_stack",
+    "action_repeat",
     "full_actions",
-    "sticky",
-)  # change what is seen
+    "sticky_prob",
+)
 
 
 class RecordedStep(NamedTuple):
