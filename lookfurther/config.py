@@ -126,7 +126,7 @@ class LearnerConfig:
     value_floor: Literal["none", "return"] = "none"
     """lower bound of expert values: none, or the return that the demonstration obtained"""
     advantage_learning: float = 0.0
-    """alpha of advantage learning: action gaps grow by 1 / (1 - alpha); 0: off"""
+    """alpha of advantage learning: small action gaps grow by 1 / (1 - alpha); 0: off"""
     imitated_episodes: Literal["best", "all"] = "best"
     """expert episodes the imitation loss sees: the best one, or all as in DQfD"""
     priority_type: Literal["huber", "abs"] = "huber"

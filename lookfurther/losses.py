@@ -12,6 +12,8 @@ from torch import Tensor
 
 from lookfurther.transforms import ValueTransform
 
+MAX_WIDENED_GAP = 1.0  # action gaps up to this one are widened in proportion
+
 
 def huber(x: Tensor) -> Tensor:
     """L(x) = x^2 / 2 for |x| <= 1, |x| - 1/2 beyond (Sec. 3.1)."""
@@ -49,13 +51,16 @@ def raise_to_floor(q_next: Tensor, floor: Tensor, transform: ValueTransform) -> 
 
 
 def widen_action_gap(target: Tensor, q: Tensor, a: Tensor, alpha: float) -> Tensor:
-    """target + alpha (f(x, a) - max_b f(x, b)): advantage learning (Bellemare et al. 2016).
+    """target + alpha max(f(x, a) - max_b f(x, b), -1): advantage learning (Bellemare et al. 2016).
 
-    At the fixed point the best action keeps its value and every other one falls short of it by
-    1 / (1 - alpha) times as much.
+    At the fixed point the best action keeps its value, and a gap g to another action becomes
+    min(g / (1 - alpha), g + alpha). The limit is that of Munchausen DQN (Vieillard et al. 2020):
+    without it a gap of 50, as where an action loses the game, becomes 500 at alpha = 0.9, and the
+    network diverges.
     """
     q = q.detach()
-    return target + alpha * (value_of_action(q, a) - q.max(-1).values)
+    gap = value_of_action(q, a) - q.max(-1).values
+    return target + alpha * gap.clamp(min=-MAX_WIDENED_GAP)
 
 
 def td_loss(q_a: Tensor, target: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ BASE_WALL_SECONDS = (
     60.0  # seconds for an answer, and ten for each CPU second: only a stopped process takes it
 )
 MAX_HEADER_BYTES = 2**20  # bytes
-FUNCTION_PACKAGE = "lookfurther.demos."  # whose functions may be called
+FUNCTION_PACKAGE = "lookfurther.demos.sandboxed."  # whose functions may be called
 SERVER_CODE = "from lookfurther.demos.sandbox import serve; serve()"
 # Threads and Arrow's own allocator reserve addresses that they do not use, the latter 1 GiB.
 SERVER_VARIABLES = {

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
-PACKAGE_FOLDER = Path(__file__).parents[1]
+PACKAGE_FOLDER = Path(__file__).parents[2]
 
 
 def python_command(*arguments: str) -> list[str]:

@@ -189,7 +189,7 @@ class _StoredEpisode:
         return np.concatenate(found) if len(found) > 1 else found[0]
 
     def _call_sandbox(self, name: str, arguments: tuple[Any, ...], max_bytes: int) -> SandboxResult:
-        module = "hdf5" if self._metadata.data_format == "hdf5" else "tables"
+        module = "hdf5" if self._metadata.data_format == "hdf5" else "arrow"
         given = (*self._location, *arguments)
         task = SandboxTask(f"{module}:{name}", given, self._path.name, self.size, max_bytes)
         return SANDBOX.call(task)
