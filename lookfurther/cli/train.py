@@ -1,9 +1,10 @@
-"""lookfurther train PRESET [--scale SCALE] [--resume] [settings]"""
+"""lookfurther train PRESET [--scale SCALE] [--resume] [--init WEIGHTS] [settings]"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -24,6 +25,8 @@ class TrainOptions:
     config: Annotated[Config, tyro.conf.arg(name="")]
     resume: bool = False
     """continue from the newest valid checkpoint of the run folder"""
+    init: Path | None = None
+    """start with the weights of a run, a checkpoint, an export or a safetensors file"""
 
 
 def run(args: list[str]) -> int:
@@ -37,7 +40,7 @@ def run(args: list[str]) -> int:
     from lookfurther.training.console import print_line
     from lookfurther.training.train import train
 
-    summary = train(config, resume=options.resume)
+    summary = train(config, resume=options.resume, init=options.init)
     folder = summary.folder
     plot_learning_curve(folder / "metrics.jsonl", folder / "curve.png")
     print_line(f"{format_training_summary(summary)}\nrun folder: {folder}")
