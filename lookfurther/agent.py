@@ -19,10 +19,9 @@ from lookfurther.networks import (
     q_values,
 )
 from lookfurther.rollout import select_actions
-from lookfurther.training import checkpoint, checkpoint_metadata
+from lookfurther.training import checkpoint_metadata
+from lookfurther.training.saved_weights import find_checkpoint
 from lookfurther.types import Spec
-
-CHECKPOINT_PARTS = ("weights",)  # of a checkpoint
 
 
 class Agent:
@@ -79,7 +78,7 @@ def read_agent(
     path: str | Path, network: NetworkBuilder | None = None, device: str | torch.device = "cpu"
 ) -> Agent:
     """`Agent.load` for a caller that never builds the agent's environment."""
-    saved = _find_checkpoint(Path(path))
+    saved = find_checkpoint(Path(path), ("weights",))
     config, spec, step = (
         checkpoint_metadata.get_config(saved),
         checkpoint_metadata.get_spec(saved),
@@ -109,15 +108,3 @@ def _check_weight_shapes(build: NetworkBuilder, spec: Spec, weights: Mapping[str
         there, here = (tensors.get(name) for tensors in (weights, wanted))
         if there is None or here is None or there.shape != here.shape:
             raise CheckpointError(f"the weights do not fit this network: {name}")
-
-
-def _find_checkpoint(path: Path) -> checkpoint.Checkpoint:
-    """The checkpoint a path stands for, without the replays that may lie in it."""
-    if (path / checkpoint.MANIFEST_FILE).exists():
-        return checkpoint.load(path, CHECKPOINT_PARTS)
-    saved, _ = checkpoint.load_best(path / "best", CHECKPOINT_PARTS)
-    if saved is None:
-        saved, _ = checkpoint.load_newest(path / "checkpoints", CHECKPOINT_PARTS)
-    if saved is not None:
-        return saved
-    raise CheckpointError(f"{path} holds no checkpoint")

@@ -73,6 +73,8 @@ class ReplayConfig:
     """agent steps kept, each frame once"""
     horizons: tuple[int, ...] = (1, 10)
     """lengths of the stored transitions, in steps"""
+    expert_horizons: tuple[int, ...] = ()
+    """lengths of the expert's transitions; empty: as `horizons`"""
     alpha: float = 0.6
     """priority exponent"""
     beta: float = 0.4
@@ -129,6 +131,8 @@ class LearnerConfig:
     """alpha of advantage learning: small action gaps grow by 1 / (1 - alpha); 0: off"""
     imitated_episodes: Literal["best", "all"] = "best"
     """expert episodes the imitation loss sees: the best one, or all as in DQfD"""
+    imitated_steps: Literal["all", "unambiguous"] = "all"
+    """steps of them it sees: all, or none whose observation recurs later with another action"""
     priority_type: Literal["huber", "abs"] = "huber"
     """priority of an item: its Huber TD loss, or its absolute TD error"""
     priority_after_step: bool = False

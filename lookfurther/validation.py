@@ -100,6 +100,14 @@ def relation_rules(config: Config) -> list[tuple[bool, str]]:
             f"replay.horizons must be lengths of 1 or more, not {r.horizons}",
         ),
         (
+            min(r.expert_horizons, default=1) >= 1,
+            f"replay.expert_horizons must be lengths of 1 or more, not {r.expert_horizons}",
+        ),
+        (
+            len(set(r.expert_horizons)) == len(r.expert_horizons),
+            f"replay.expert_horizons repeats a length: {r.expert_horizons}",
+        ),
+        (
             len(set(r.horizons)) == len(r.horizons),
             f"replay.horizons repeats a length: {r.horizons}",
         ),

@@ -14,6 +14,7 @@ import torch
 from lookfurther.actor import Actor
 from lookfurther.config import Config
 from lookfurther.demos.episode import Episode, episodes_to_chunk
+from lookfurther.demos.imitation import limit_imitation
 from lookfurther.envs import Envs, make_envs
 from lookfurther.learner import Learner
 from lookfurther.master_weights import MasterWeights
@@ -92,13 +93,15 @@ def build_expert_replay(
     config: Config, spec: Spec, episodes: Sequence[Episode], device: torch.device, seed: int
 ) -> PrioritizedReplay:
     """The expert replay, filled once, with rewards as the learner is to see them."""
-    horizons = config.replay.horizons
+    horizons = config.replay.expert_horizons or config.replay.horizons
+    settings = replace(config.replay, horizons=horizons)
     chunk = episodes_to_chunk(
         episodes, max(horizons), len(horizons), config.learner.imitated_episodes
     )
+    chunk = limit_imitation(chunk, episodes, spec.stack, config.learner.imitated_steps)
     reward = REWARD_TRANSFORMS[config.environment.reward_transform](torch.from_numpy(chunk.reward))
     capacity = len(chunk.action) + spec.stack
-    replay = PrioritizedReplay(spec, 1, capacity, config.replay, config.learner.gamma, device, seed)
+    replay = PrioritizedReplay(spec, 1, capacity, settings, config.learner.gamma, device, seed)
     replay.add(chunk._replace(reward=reward.numpy()))
     VALUE_FLOOR_SETTERS[config.learner.value_floor](replay)
     return replay

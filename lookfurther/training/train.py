@@ -28,6 +28,7 @@ from lookfurther.training.build import (
 from lookfurther.training.console import ProgressDisplay
 from lookfurther.training.loop import Summary, TrainingLoop
 from lookfurther.training.run_dir import RunDir
+from lookfurther.training.saved_weights import warm_start
 from lookfurther.types import Batch, Spec
 
 
@@ -37,11 +38,14 @@ def train(
     env: Callable[[], gymnasium.Env] | None = None,
     network: NetworkBuilder | None = None,
     resume: bool = False,
+    init: str | Path | None = None,
 ) -> Summary:
     """Train an agent and give how it went; the run folder holds everything else.
 
     `env` makes an environment where config.env is not an id, and `network` builds one where
     none of ours fits: a function of the `Spec` to a module that maps observations to values.
+    `init` is a run folder, a checkpoint, an export or a safetensors file whose weights the
+    network starts with. A checkpoint that `resume` finds has precedence.
     """
     config = validate(config)
     torch.manual_seed(config.run.seed)
@@ -64,6 +68,9 @@ def train(
             source = build_actor_pool(config, envs, learner)
             loop = TrainingLoop(config, folder, source, mixture, learner, best, progress)
             if not (resume and _load_newest_checkpoint(loop, folder, progress)):
+                if init is not None:
+                    parts = warm_start(learner, Path(init))
+                    progress.print_message(f"start from {init}: {', '.join(parts)}")
                 _set_initial_expert_priorities(loop)
             return loop.run()
 
@@ -87,9 +94,11 @@ def _describe_run(
     config: Config, spec: Spec, episodes: Sequence[Episode], progress: ProgressDisplay
 ) -> torch.device:
     """Say what is about to be taken, refuse what does not fit; gives the replays' device."""
-    horizons = len(config.replay.horizons)
-    agent = PrioritizedReplay.estimate_bytes(spec, config.replay.capacity, horizons)
-    expert = PrioritizedReplay.estimate_bytes(spec, sum(map(len, episodes)), horizons)
+    replay = config.replay
+    agent = PrioritizedReplay.estimate_bytes(spec, replay.capacity, len(replay.horizons))
+    expert = PrioritizedReplay.estimate_bytes(
+        spec, sum(map(len, episodes)), len(replay.expert_horizons or replay.horizons)
+    )
     device = hardware.choose_replay_device(config, agent, expert)
     progress.print_message(
         f"{spec.env}: observations {spec.observation_shape}, {spec.actions} actions,"

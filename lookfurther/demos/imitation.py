@@ -1,0 +1,45 @@
+"""Which steps of a demonstration the imitation loss imitates."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from lookfurther.demos.episode import Episode
+from lookfurther.types import BEST, Chunk
+
+
+def all_steps(episode: Episode, frame_stack: int) -> np.ndarray:
+    """[T]: every step, as in the paper."""
+    return np.ones(len(episode), bool)
+
+
+def unambiguous_steps(episode: Episode, frame_stack: int) -> np.ndarray:
+    """[T]: steps whose action is the one shown the last time their observation occurs.
+
+    A human waits, then goes on, and sometimes both observations are equal in every pixel. An agent
+    without memory that imitates the waiting waits forever. The last action is the way out.
+    """
+    planes = [hashlib.sha256(plane.tobytes()).digest() for plane in episode.planes]
+    stacks = [tuple(planes[max(0, t + 1 - frame_stack) : t + 1]) for t in range(len(episode))]
+    last_action = dict(zip(stacks, episode.actions.tolist(), strict=True))
+    return episode.actions == [last_action[stack] for stack in stacks]
+
+
+IMITATED_STEPS: dict[str, Callable[[Episode, int], np.ndarray]] = {
+    "all": all_steps,
+    "unambiguous": unambiguous_steps,
+}
+
+
+def limit_imitation(
+    chunk: Chunk, episodes: Sequence[Episode], frame_stack: int, imitated_steps: str
+) -> Chunk:
+    """The chunk of these episodes, with the mark of L_IM on the imitated steps only."""
+    select = IMITATED_STEPS[imitated_steps]
+    imitated = np.concatenate([np.append(select(e, frame_stack), True) for e in episodes])
+    mark = chunk.mark.copy()
+    mark[: len(imitated)][~imitated] &= ~np.uint8(BEST)
+    return chunk._replace(mark=mark)

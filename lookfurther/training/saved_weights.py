@@ -1,0 +1,67 @@
+"""Weights of an earlier run, an export or a file, as a start for a new run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from lookfurther.errors import CheckpointError
+from lookfurther.learner import Learner
+from lookfurther.networks import load_network_weights
+from lookfurther.training import checkpoint
+
+LEARNER_PARTS = ("weights", "target", "adam")  # what Learner.state gives
+
+
+def find_checkpoint(path: Path, parts: Collection[str]) -> checkpoint.Checkpoint:
+    """The checkpoint at a path: itself, or the best of a run folder, or else the newest of it."""
+    if (path / checkpoint.MANIFEST_FILE).exists():
+        return checkpoint.load(path, parts)
+    saved, _ = checkpoint.load_best(path / "best", parts)
+    if saved is None:
+        saved, _ = checkpoint.load_newest(path / "checkpoints", parts)
+    if saved is None:
+        raise CheckpointError(f"{path} holds no checkpoint")
+    return saved
+
+
+def read_learner_state(path: Path) -> dict[str, dict[str, Tensor]]:
+    """Weights, and target weights and Adam's moments if the checkpoint has them.
+
+    A best checkpoint, an export and a file hold weights alone.
+    """
+    if path.is_file():
+        return {"weights": _read_weights_file(path)}
+    saved = find_checkpoint(path, ("weights",))
+    files = (saved.path / (part + checkpoint.TENSOR_SUFFIX) for part in LEARNER_PARTS)
+    if all(file.exists() for file in files):
+        saved = checkpoint.load(saved.path, LEARNER_PARTS)
+    return saved.files
+
+
+def _read_weights_file(path: Path) -> dict[str, Tensor]:
+    """A safetensors file of weights in any precision."""
+    try:
+        return {name: tensor.float() for name, tensor in load_file(path).items()}
+    except (OSError, ValueError, SafetensorError) as error:
+        raise CheckpointError(f"{path} is not a safetensors file of weights: {error}") from None
+
+
+def warm_start(learner: Learner, path: Path) -> list[str]:
+    """Start a learner from the weights at a path; returns the names of the parts that were found.
+
+    Without target weights the target network starts as a copy of the online network.
+    """
+    found = read_learner_state(path)
+    weights = found["weights"]
+    try:
+        for network in (learner.online_network, learner.target_network):
+            load_network_weights(network, weights)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    learner.load_state(learner.state() | {"target": weights} | found, updates=0)
+    return sorted(found)

@@ -1,0 +1,71 @@
+"""Which steps of a demonstration the imitation loss imitates."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lookfurther import preset
+from lookfurther.demos.episode import Episode
+from lookfurther.demos.imitation import unambiguous_steps
+from lookfurther.training.build import build_expert_replay
+from lookfurther.types import BEST, Spec
+
+SPEC = Spec("x", (1, 1, 1), 2, "uint8", 3, 255.0)
+# (plane, action) of each step: few of each, so that stacks recur.
+steps = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=40)
+
+
+def make_episode(shown: list[tuple[int, int]]) -> Episode:
+    planes = np.array([plane for plane, _ in shown] + [9], np.uint8).reshape(-1, 1, 1, 1)
+    actions = np.array([action for _, action in shown], np.int64)
+    return Episode(planes, actions, np.zeros(len(shown), np.float32), terminal=True)
+
+
+def stack_at(episode: Episode, t: int, frame_stack: int) -> bytes:
+    return episode.planes[max(0, t + 1 - frame_stack) : t + 1].tobytes()
+
+
+@given(steps, st.integers(1, 4))
+def test_unambiguous_steps_show_one_action_per_observation(
+    shown: list[tuple[int, int]], frame_stack: int
+) -> None:
+    """And that is the action shown last, so an agent that waits leaves in the end."""
+    episode = make_episode(shown)
+    imitated = unambiguous_steps(episode, frame_stack)
+    for t in range(len(episode)):
+        same = [
+            u
+            for u in range(len(episode))
+            if stack_at(episode, u, frame_stack) == stack_at(episode, t, frame_stack)
+        ]
+        assert imitated[t] == (episode.actions[t] == episode.actions[same[-1]])
+        assert imitated[same[-1]]
+
+
+def test_waiting_before_another_action_is_not_imitated() -> None:
+    """Observation 5 is shown with actions 0, 0 and 2; action 0 is imitated elsewhere."""
+    episode = make_episode([(5, 0), (5, 0), (5, 0), (5, 2), (6, 0), (7, 0)])
+    assert unambiguous_steps(episode, 1).tolist() == [False, False, False, True, True, True]
+    # With two planes, step 0 has no plane before it: an observation of its own.
+    assert unambiguous_steps(episode, 2).tolist() == [True, False, False, True, True, True]
+
+
+def test_setting_clears_the_mark_of_the_imitation_loss() -> None:
+    """Of the best episode's steps and of no other mark."""
+    waiting = make_episode([(5, 0), (5, 0), (5, 0), (5, 2), (6, 1), (7, 1)])
+    worse = make_episode([(1, 0), (1, 1)])
+    worse.rewards[:] = -1
+    marks = {}
+    for name in ("all", "unambiguous"):
+        config = preset("apex-dqfd", learner__imitated_steps=name)
+        replay = build_expert_replay(config, SPEC, [worse, waiting], torch.device("cpu"), 0)
+        marks[name] = replay.marks.clone()
+    cleared = (marks["all"] ^ marks["unambiguous"]).nonzero().view(-1)
+    assert cleared.tolist() == [len(worse) + 1 + t for t in (1, 2)]
+    assert (marks["all"][cleared] & BEST).all()
+    assert (
+        (marks["all"] ^ marks["unambiguous"]) & ~torch.tensor(BEST, dtype=torch.uint8) == 0
+    ).all()
