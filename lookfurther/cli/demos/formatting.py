@@ -1,10 +1,11 @@
-"""Numbers, tables, histograms and audits as text."""
+"""Numbers, histograms and audits as text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from lookfurther.cli.tables import format_table
 from lookfurther.system.printable import MAX_MESSAGE_LENGTH, make_printable
 
 if TYPE_CHECKING:
@@ -21,20 +22,6 @@ def format_number(value: float) -> str:
 def pluralize(count: int, noun: str) -> str:
     """Format a count: 1 episode, 2 episodes."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-
-def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], alignment: str) -> str:
-    """Columns as wide as they need to be, each to the left (<) or to the right (>)."""
-    lines = [header, *([make_printable(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    shaped = (
-        "  ".join(
-            f"{cell:{side}{width}}"
-            for cell, side, width in zip(line, alignment, widths, strict=True)
-        )
-        for line in lines
-    )
-    return "\n".join(line.rstrip() for line in shaped)
 
 
 def format_histogram(counts: Mapping[str, int]) -> str:

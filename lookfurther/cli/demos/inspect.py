@@ -16,9 +16,9 @@ from lookfurther.cli.demos.formatting import (
     format_audit,
     format_histogram,
     format_number,
-    format_table,
     pluralize,
 )
+from lookfurther.cli.tables import format_table
 from lookfurther.demos import catalog
 from lookfurther.demos.episode import Episode
 from lookfurther.demos.metadata import DemoSetDescription
