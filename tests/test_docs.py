@@ -169,7 +169,7 @@ PARSERS = {
     "checkpoint": lambda words: parse_options(
         checkpoint.CheckpointOptions, checkpoint.CheckpointOptions(), words, "docs"
     ),
-    "demos": demos.parse_subcommand,
+    "demos": demos.COMMANDS.parse,
     "evaluate": lambda words: parse_options(
         evaluate.EvaluateOptions, evaluate.EvaluateOptions(), words, "docs"
     ),
@@ -193,7 +193,7 @@ def parse_lookfurther(words: list[str]) -> None:
         PARSERS[words[0]](words[1:])
         return
     if words[0] != "train":
-        assert words[0] in ("--help", "--version") or (words[0] in main.COMMANDS and not words[1:])
+        assert words[0] in ("--help", "--version") or (words[0] in main.COMMANDS.commands and not words[1:])
         return
     name, scale, rest = train.split_preset(words[1:])
     defaults = train.TrainOptions(preset(name, scale))
