@@ -194,11 +194,11 @@ def test_table_is_plain_and_never_wrapped(monkeypatch: pytest.MonkeyPatch) -> No
     """Also in a narrow terminal with colours, and with cells that look like rich markup."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "20")
-    rows = [("[red]a[/red]", "1", "x " * 40 + "x"), (":smile:", "1,000", "")]
+    rows = [("[red]a[/red]", "1", "x " * 35 + "x"), (":smile:", "1,000", "")]
     lines = format_table(("name", "count", "note"), rows, "<><").splitlines()
     assert lines == [
         "name          count  note",
-        f"[red]a[/red]      1  {'x ' * 40}x",
+        f"[red]a[/red]      1  {'x ' * 35}x",
         ":smile:       1,000",
     ]
     assert format_table((), rows[1:], "<><") == ":smile:  1,000"
