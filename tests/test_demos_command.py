@@ -474,15 +474,15 @@ def make_description(wrappers: tuple[str, ...]) -> DemoSetDescription:
 def test_set_cannot_import_untrusted_modules(wrapper: str) -> None:
     module = wrapper.partition(":")[0]
     with pytest.raises(DemonstrationError, match=f"give --modules {re.escape(module)}"):
-        catalog.trusted_env_config(make_description((wrapper,)))
+        storage.trusted_env_config(make_description((wrapper,)))
     with pytest.raises(ConfigError, match=r"--modules no\.such\.module"):
-        catalog.trusted_env_config(make_description(()), ["no.such.module"])
+        storage.trusted_env_config(make_description(()), ["no.such.module"])
 
 
 def test_trusted_wrappers_are_accepted() -> None:
     known = ("gymnasium.wrappers:FlattenObservation", "lookfurther.envs.minigrid:OneHotGrid")
-    assert catalog.trusted_env_config(make_description(known)).wrappers == known
-    assert catalog.trusted_env_config(make_description(("json:loads",)), ["json"]).wrappers == (
+    assert storage.trusted_env_config(make_description(known)).wrappers == known
+    assert storage.trusted_env_config(make_description(("json:loads",)), ["json"]).wrappers == (
         "json:loads",
     )
 

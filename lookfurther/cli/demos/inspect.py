@@ -19,7 +19,7 @@ from lookfurther.cli.demos.formatting import (
     pluralize,
 )
 from lookfurther.cli.tables import format_table
-from lookfurther.demos import catalog
+from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode
 from lookfurther.demos.metadata import DemoSetDescription
 from lookfurther.errors import DemonstrationError
@@ -83,8 +83,8 @@ def show_set(options: ShowOptions) -> int:
     if options.sheet is not None:
         from lookfurther.cli.demos.render import draw_set_sheet
 
-        environment = catalog.trusted_env_config(demo_set.description, options.modules)
-        draw_set_sheet(demo_set, environment, summary["actions"], options.sheet)
+        env_config = storage.trusted_env_config(demo_set.description, options.modules)
+        draw_set_sheet(demo_set, env_config, summary["actions"], options.sheet)
         if not options.json:
             print(f"\nsheet: {options.sheet}")
     return 0

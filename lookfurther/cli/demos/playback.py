@@ -38,7 +38,7 @@ class VerifyOptions:
     names: SetNames = ()
     """the sets"""
     modules: tuple[str, ...] = ()
-    """modules to import first, which register the environment or define its wrappers"""
+    """modules to import first, which register the env_config or define its wrappers"""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class PlayOptions:
     scale: int = 0
     """integer scale factor; 0: chosen from the frame size"""
     modules: tuple[str, ...] = ()
-    """modules to import first, which register the environment or define its wrappers"""
+    """modules to import first, which register the env_config or define its wrappers"""
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ def _count_mismatches(name_or_path: str, modules: tuple[str, ...]) -> int:
     from lookfurther.demos.verify import verify_episode
 
     name, description, episodes = catalog.open_set(name_or_path)
-    environment = catalog.trusted_env_config(description, modules)
-    replay = partial(verify_episode, spec=description.spec, env_config=environment)
+    env_config = storage.trusted_env_config(description, modules)
+    replay = partial(verify_episode, spec=description.spec, env_config=env_config)
     mismatches = 0
     for i, audit in enumerate(parallel_map(replay, episodes)):
         mismatches += not audit.verified
@@ -126,11 +126,11 @@ def animate_episode(options: PlayOptions, demo_set: catalog.DemoSet, episode: Ep
     from lookfurther.cli.demos.render import render_frames
     from lookfurther.video.encode import check_gif_length, write_animation
 
-    environment = catalog.trusted_env_config(demo_set.description, options.modules)
-    rate = ATARI_FPS / environment.action_repeat if episode.input_log else OTHER_FPS
+    env_config = storage.trusted_env_config(demo_set.description, options.modules)
+    rate = ATARI_FPS / env_config.action_repeat if episode.input_log else OTHER_FPS
     steps, fps = select_steps(options, len(episode), rate)
     check_gif_length(options.out, len(steps))
-    rendered = iter(render_frames(episode, demo_set.description.spec, environment, steps))
+    rendered = iter(render_frames(episode, demo_set.description.spec, env_config, steps))
     first = next(rendered)
     frames = itertools.chain([first], rendered)
     scale = options.scale or max(1, round(MIN_VIDEO_HEIGHT / len(first)))

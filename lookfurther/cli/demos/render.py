@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -13,9 +12,13 @@ from lookfurther.cli.demos.formatting import format_episode_size, pluralize
 from lookfurther.config import EnvConfig
 from lookfurther.demos.catalog import DemoSet
 from lookfurther.demos.episode import Episode
-from lookfurther.demos.playback import make_emulator, play_log, step_ends
-from lookfurther.envs.factory import EnvFactory, find_env_spec
-from lookfurther.envs.sync import Lane
+from lookfurther.demos.playback import (
+    make_emulator,
+    make_lane,
+    play_from_seed,
+    play_steps,
+    step_ends,
+)
 from lookfurther.errors import DemonstrationError
 from lookfurther.system.printable import make_printable
 from lookfurther.types import Spec
@@ -37,20 +40,17 @@ def render_frames(
 def _render_with_emulator(
     episode: Episode, spec: Spec, env_config: EnvConfig, steps: Sequence[int]
 ) -> Iterator[np.ndarray]:
-    """From the emulator: the brighter of a step's last two frames, as many sprites flicker."""
-    tape, repeat = episode.input_log, env_config.action_repeat
-    assert tape is not None
-    emulator = make_emulator(tape, spec.env, repeat, env_config.sticky_prob)
-    ends = set(step_ends(tape, repeat)[np.asarray(steps)].tolist())
-    before = emulator.rgb_screen()
-    if 0 in ends:
-        yield before
-    for i, _ in enumerate(play_log(tape, emulator), 1):
+    """The brighter of the last two emulator frames of each step: many sprites flicker."""
+    input_log, action_repeat = episode.input_log, env_config.action_repeat
+    assert input_log is not None
+    emulator = make_emulator(input_log, spec.env, action_repeat, env_config.sticky_prob)
+    ends = set(step_ends(input_log, action_repeat)[np.asarray(steps)].tolist())
+    previous = screen = emulator.rgb_screen()
+    for i, _ in enumerate(play_steps(input_log, emulator, action_repeat=1)):
         if i in ends or i + 1 in ends:
-            screen = emulator.rgb_screen()
-            if i in ends:
-                yield np.maximum(before, screen) if repeat > 1 else screen
-            before = screen
+            previous, screen = screen, emulator.rgb_screen()
+        if i in ends:
+            yield np.maximum(previous, screen) if action_repeat > 1 else screen
 
 
 def _plane_to_rgb(plane: np.ndarray, max_value: float) -> np.ndarray:
@@ -62,22 +62,18 @@ def _plane_to_rgb(plane: np.ndarray, max_value: float) -> np.ndarray:
 def _render_with_env(
     episode: Episode, spec: Spec, env_config: EnvConfig, steps: Sequence[int]
 ) -> Iterator[np.ndarray]:
-    """From the environment's own drawing, played again from the seed."""
+    """The images that the environment draws while the episode is played from its seed."""
     if episode.seed is None:
         raise DemonstrationError(f"{spec.env} cannot be drawn: no seed, and planes {spec.plane}")
-    source = copy.deepcopy(find_env_spec(spec.env))
-    source.kwargs["render_mode"] = "rgb_array"
-    lane = Lane(EnvFactory(source, env_config), 0, 0)
-    wanted = set(steps)
-    with closing(lane):
-        plane, *_ = lane.begin_episode(seed=episode.seed)
-        for t in range(len(episode) + 1):
-            if not np.array_equal(plane, episode.planes[t]):
+    wanted, t = set(steps), -1
+    with closing(make_lane(spec.env, env_config, render=True)) as lane:
+        for t, step in enumerate(play_from_seed(episode, lane)):
+            if not np.array_equal(*step.planes, episode.planes[t]):
                 raise DemonstrationError(f"{spec.env} cannot be drawn: its replay differs at {t}")
             if t in wanted:
                 yield lane.render_rgb(spec.env)
-            if t < len(episode):
-                plane, *_ = lane.step(int(episode.actions[t]))
+    if t < len(episode):
+        raise DemonstrationError(f"{spec.env} cannot be drawn: its replay differs at {t + 1}")
 
 
 def draw_set_sheet(

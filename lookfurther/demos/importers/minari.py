@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,6 @@ import numpy as np
 from lookfurther.config import EnvConfig
 from lookfurther.demos import storage
 from lookfurther.demos.bounded_json import MAX_JSON_BYTES
-from lookfurther.demos.catalog import trusted_env_config
 from lookfurther.demos.episode import Audit, Episode, InputLog, check_episodes
 from lookfurther.demos.importers import ImportedDemos
 from lookfurther.demos.importers.minari_files import (
@@ -23,7 +23,7 @@ from lookfurther.demos.importers.minari_files import (
 from lookfurther.demos.playback import (
     count_ambiguous_steps,
     episode_from_log,
-    play_log,
+    play_steps,
     truncate_log,
     with_best_phase,
 )
@@ -71,7 +71,7 @@ def _read_own_dataset(folder: Path, env: str, force: bool, modules: Sequence[str
     """Read a set that this package wrote, and replay it on this machine."""
     name = str(folder.parent)
     description = storage.read_description(name)
-    env_config = trusted_env_config(description, modules)
+    env_config = storage.trusted_env_config(description, modules)
     spec = description.spec
     replay_spec = spec._replace(env=env or spec.env)
     episodes = []
@@ -229,17 +229,12 @@ def _count_reproduced_frames(
     input_log: InputLog, noop_frames: int, raw: RawEpisode, frames_per_step: int, emulator: Emulator
 ) -> int:
     """Count the frames played if every reward and the end match the recording, else return 0."""
-    total, step = 0.0, 0
-    for i, reward in enumerate(play_log(input_log, emulator), 1 - noop_frames):
-        total += reward
-        if i == 0 and total:
-            return 0
-        if i > 0 and (i % frames_per_step == 0 or emulator.is_over):
-            if total != raw.rewards[step]:
-                return 0
-            total, step = 0.0, step + 1
-    is_equal = step == len(raw.rewards) and emulator.is_over == raw.terminal
-    return emulator.frame_number if is_equal else 0
+    phased_log = replace(input_log, phase=noop_frames % frames_per_step)
+    steps = (step.reward for step in play_steps(phased_log, emulator, frames_per_step))
+    noop_steps = -(-noop_frames // frames_per_step)
+    if sum(islice(steps, 1 + noop_steps)) or any(next(steps, None) != r for r in raw.rewards):
+        return 0
+    return emulator.frame_number if emulator.is_over == raw.terminal else 0
 
 
 def _matches_screen(

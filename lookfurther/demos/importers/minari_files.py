@@ -157,7 +157,7 @@ class _StoredEpisode:
         metadata = self._metadata
         jpeg = [metadata.is_jpeg] if metadata.data_format == "hdf5" else []
         header, arrays = self._call_sandbox(
-            "episode", (*jpeg, MAX_EPISODE_STEPS), 24 * (MAX_EPISODE_STEPS + 1)
+            "read_episode", (*jpeg, MAX_EPISODE_STEPS), 24 * (MAX_EPISODE_STEPS + 1)
         )
         actions, rewards, terminations = arrays
         if metadata.data_format == "hdf5":
@@ -177,7 +177,7 @@ class _StoredEpisode:
             last = min(first + rows, stop)
             arguments = (is_jpeg, size, first, last)
             (part,) = self._call_sandbox(
-                "observations", arguments, 8 * size * (last - first)
+                "read_observations", arguments, 8 * size * (last - first)
             ).arrays
             parts.append(part.reshape(-1, *shape))
             if len(parts[-1]) < last - first:
