@@ -193,7 +193,8 @@ def parse_lookfurther(words: list[str]) -> None:
         PARSERS[words[0]](words[1:])
         return
     if words[0] != "train":
-        assert words[0] in ("--help", "--version") or (words[0] in main.COMMANDS.commands and not words[1:])
+        known = words[0] in main.COMMANDS.commands and not words[1:]
+        assert known or words[0] in ("--help", "--version")
         return
     name, scale, rest = train.split_preset(words[1:])
     defaults = train.TrainOptions(preset(name, scale))
