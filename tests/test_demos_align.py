@@ -185,7 +185,7 @@ def test_align_skips_search_if_own_actions_suffice(
     storage.save_episodes("late-v0", [late], get_spec(PACMAN, EnvConfig()), "a test")
     monkeypatch.setattr(align, "search_alignment", None)
     assert main(["demos", "align", "late", "--name", "own"]) == 0
-    message = f"late-v0, episode 0: its own actions, one in every step, give {late.score:.0f}\n"
+    message = f"late-v0, episode 0: its own actions, one per step, give {late.score:.0f}\n"
     assert message in capsys.readouterr().out
     (own,) = catalog.open_set("own").episodes
     assert own.audit is not None
@@ -208,7 +208,7 @@ def test_align_prints_progress(
     playback.try_align("a", PACMAN, 4, (0, recorded))
     first, *steps, _ = capsys.readouterr().out.splitlines()
     count = count_ambiguous(recorded.input_log)
-    search = f"{count} ambiguous blocks, whose actions give 140: searching"
+    search = f"{count} ambiguous steps, whose actions give 140: searching"
     assert first == f"a, episode 0: return {recorded.score:.0f}, 126 steps; {search}"
     assert steps == [f"a, episode 0: step {n} of 510" for n in (200, 400, 510)]
 
@@ -225,7 +225,7 @@ def test_align_command_saves_verified_set(
     out = capsys.readouterr().out
     before = count_ambiguous(catalog.open_set(saved).episodes[0].input_log)
     score = f"{aligned.score:.0f}"
-    assert f"episode 0: return {score}, 126 steps, of {score}; {before} ambiguous blocks" in out
+    assert f"episode 0: return {score}, 126 steps, of {score}; {before} ambiguous steps" in out
     assert "several actions" not in out
     assert catalog.describe_set("aligned").author == "aligned from pacman-v0"
     assert main(["demos", "verify", "aligned"]) == 0
@@ -288,8 +288,7 @@ def test_import_of_ambiguous_demo_suggests_align(
 ) -> None:
     assert main(["demos", "export", saved, str(tmp_path / "game.npz")]) == 0
     assert main(["demos", "import", str(tmp_path / "game.npz"), "--name", "again"]) == 0
-    fix = "lookfurther demos align again-v0 --name NEW"
+    fix = "which an agent cannot do; run lookfurther demos align again-v0 --name NEW"
     count = count_ambiguous(recorded.input_log)
-    assert f"{count} steps with several actions, as no agent has them: {fix}" in (
-        capsys.readouterr().out
-    )
+    message = f"{count} ambiguous steps: they mix several actions, {fix}"
+    assert message in capsys.readouterr().out

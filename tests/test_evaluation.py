@@ -265,11 +265,11 @@ def test_what_cannot_be_evaluated_is_named(
     for words, reason in (
         ([str(tmp_path)], f"{tmp_path} holds no checkpoint"),
         ([f"{run}/checkpoints/step_000000000400"], "is a checkpoint: give the run folder"),
-        ([run, "--starts", "human"], "human starts are for Atari games, CartPole-v1 is none"),
+        ([run, "--starts", "human"], "--starts human needs an Atari game; CartPole-v1 is not one"),
         ([run, "--sticky", "0.25"], "--sticky is for Atari games, CartPole-v1 is none"),
         ([run, "--demos", "none"], "no demonstrations named none"),
-        ([run, "--env", "CartPole-v1"], "--env ENV belongs to random play"),
-        (["random"], "--env ENV belongs to random play"),
+        ([run, "--env", "CartPole-v1"], "--env ENV is only for random play"),
+        (["random"], "--env ENV is only for random play"),
         (["random", "--env", "CartPole-v1", "--starts", "human"], "from no-op starts"),
         (["random", "--env", "CartPool-v1"], "CartPool"),
         ([run, "--episodes", "0"], "--episodes must be at least 1, not 0"),
@@ -309,7 +309,7 @@ def test_demonstrations_that_give_no_starts_are_named(
     assert "no demonstrations named gone" in refusal(capsys, str(gone), *human)
     assert f"mine shows {GAME}, the agent plays ALE/Pong-v5" in refusal(capsys, str(other), *human)
     assert main(["evaluate", str(gone), "--episodes", "1"]) == 0
-    assert "no expert's curve: no demonstrations named gone" in capsys.readouterr().err
+    assert "no expert curve: no demonstrations named gone" in capsys.readouterr().err
 
 
 # Values computed once

@@ -217,7 +217,7 @@ def test_demo_commands_use_same_phase(
     path = write_sequence(tmp_path / "boxing.npz", frames, rewards)
     assert main(["demos", "import", str(path), "--name", "boxing"]) == 0
     before = count_ambiguous_steps(InputLog(frames), 4)
-    line = f"41 steps, phase 1; equal: score, 161 rewards; {before} ambiguous blocks at phase 0\n"
+    line = f"41 steps, phase 1; equal: score, 161 rewards; {before} ambiguous steps at phase 0\n"
     assert line in capsys.readouterr().out
     assert main(["demos", "show", "boxing"]) == 0
     head, row = capsys.readouterr().out.split("\n\n")[2].splitlines()

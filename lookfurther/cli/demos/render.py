@@ -1,4 +1,4 @@
-"""Episodes as pictures in colour: played again where that can be, else what training sees."""
+"""RGB frames of episodes: rendered in a replay if possible, else the stored planes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from lookfurther.errors import DemonstrationError
 from lookfurther.system.printable import make_printable
 from lookfurther.types import Spec
 
-FRAMES_PER_EPISODE, MAX_SHEET_EPISODES = 8, 10  # of a sheet: pictures of an episode, episodes
+FRAMES_PER_EPISODE, MAX_SHEET_EPISODES = 8, 10  # of a contact sheet
 
 
 def render_frames(
     episode: Episode, spec: Spec, env_config: EnvConfig, steps: Sequence[int]
 ) -> Iterator[np.ndarray]:
-    """RGB pictures [height, width, 3] of an episode after each of these numbers of steps."""
+    """Yield RGB frames [height, width, 3] of an episode after each of `steps`."""
     if episode.input_log is not None and episode.audit is not None and episode.audit.verified:
         return _render_with_emulator(episode, spec, env_config, steps)
     if len(spec.plane) == 3 and spec.plane[0] in (1, 3) and spec.dtype == "uint8":
@@ -54,9 +54,9 @@ def _render_with_emulator(
 
 
 def _plane_to_rgb(plane: np.ndarray, max_value: float) -> np.ndarray:
-    """A plane of one or three channels as RGB."""
-    bright = np.rint(plane * (255 / max_value)).astype(np.uint8)
-    return np.ascontiguousarray(np.broadcast_to(bright, (3, *plane.shape[1:])).transpose(1, 2, 0))
+    """Convert a plane of one or three channels to RGB."""
+    scaled = np.rint(plane * (255 / max_value)).astype(np.uint8)
+    return np.ascontiguousarray(np.broadcast_to(scaled, (3, *plane.shape[1:])).transpose(1, 2, 0))
 
 
 def _render_with_env(
@@ -78,36 +78,32 @@ def _render_with_env(
 
 
 def draw_set_sheet(
-    held: DemoSet, env_config: EnvConfig, action_counts: Mapping[str, int], out: Path
+    demo_set: DemoSet, env_config: EnvConfig, action_counts: Mapping[str, int], out: Path
 ) -> None:
-    """The best episodes of a set on one page."""
+    """Draw the best episodes of a set on one page."""
     from matplotlib import rc_context
 
     from lookfurther.report.contact_sheet import EpisodeRow, write_contact_sheet
 
-    name, description, episodes = held
+    name, description, episodes = demo_set
     order = sorted(range(len(episodes)), key=lambda i: -episodes[i].score)
     rows = []
     for i in order[:MAX_SHEET_EPISODES]:
         episode = episodes[i]
-        steps = (
-            np.linspace(0, len(episode), min(FRAMES_PER_EPISODE, len(episode) + 1))
-            .round()
-            .astype(int)
-        )
-        shown = list(render_frames(episode, description.spec, env_config, steps.tolist()))
+        count = min(FRAMES_PER_EPISODE, len(episode) + 1)
+        steps = np.linspace(0, len(episode), count).round().astype(int).tolist()
+        frames = list(render_frames(episode, description.spec, env_config, steps))
         returns = np.concatenate([[0.0], episode.rewards.cumsum(dtype=np.float64)])
-        rows.append(EpisodeRow(_episode_label(i, episode), shown, steps.tolist(), returns))
+        rows.append(EpisodeRow(_episode_label(i, episode), frames, steps, returns))
     more = f"; the best {MAX_SHEET_EPISODES} are shown" if len(order) > MAX_SHEET_EPISODES else ""
     size = f"{pluralize(len(order), 'episode')}, {pluralize(sum(map(len, episodes)), 'step')}{more}"
     title = f"{make_printable(name)} · {make_printable(description.spec.env)}"
-    taken = {make_printable(action): count for action, count in action_counts.items()}
+    counts = {make_printable(action): count for action, count in action_counts.items()}
     with rc_context({"text.parse_math": False}):  # a name may hold dollar signs
-        write_contact_sheet(title, size, rows, taken, out)
+        write_contact_sheet(title, size, rows, counts, out)
 
 
 def _episode_label(i: int, episode: Episode) -> str:
-    verified = episode.audit is not None and episode.audit.verified
-    return (
-        f"episode {i}: {format_episode_size(episode)}, {'verified' if verified else 'not verified'}"
-    )
+    is_verified = episode.audit is not None and episode.audit.verified
+    verified = "verified" if is_verified else "not verified"
+    return f"episode {i}: {format_episode_size(episode)}, {verified}"

@@ -1,4 +1,4 @@
-"""Demonstrations from elsewhere: every one is replayed, and says what the replay found."""
+"""Importers of demonstrations made by other tools: each episode is replayed and gets an audit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lookfurther.types import Spec
 
 
 class ImportedDemos(NamedTuple):
-    """What a file held, ready for the store."""
+    """The episodes of a file, ready to be saved."""
 
     episodes: list[Episode]  # each with its audit
     spec: Spec
-    env_config: EnvConfig  # how they were made
+    env_config: EnvConfig  # settings the episodes were made with
 
 
 def import_demos(
@@ -28,11 +28,11 @@ def import_demos(
     force: bool = False,
     modules: Sequence[str] = (),
 ) -> ImportedDemos:
-    """The episodes of a file, or of a folder that is a Minari dataset.
+    """Read and replay the episodes of a file, or of the folder of a Minari dataset.
 
-    `env` names the environment where the file does not. What a replay does not reproduce is
-    refused, unless forced; then its audit says so. `modules` are those that a set of ours may
-    name besides the trusted ones.
+    `env` is required if the file does not name its environment. An episode that does not replay as
+    recorded is rejected; with `force` it is imported, and its audit holds the mismatch. `modules`
+    adds to the modules from which a dataset of this package may import wrappers.
     """
     from lookfurther.demos.importers import action_sequence, atari_demo, minari
 
@@ -41,14 +41,13 @@ def import_demos(
         return minari.read_minari_dataset(path, env, env_config, force, modules)
     if not path.is_file():
         raise DemonstrationError(f"there is no file {path}")
-    dataset = partial(minari.read_minari_dataset, modules=modules)
     readers = {
         ".demo": atari_demo.read_atari_demo,
         ".npz": action_sequence.read_action_sequence,
-        ".hdf5": dataset,
+        ".hdf5": partial(minari.read_minari_dataset, modules=modules),
     }
     if path.suffix not in readers:
         raise DemonstrationError(
-            f"{path} is none of {', '.join(readers)} nor the folder of a Minari dataset"
+            f"{path} must be a {', '.join(readers)} file or the folder of a Minari dataset"
         )
     return readers[path.suffix](path, env, env_config, force)
