@@ -3,7 +3,7 @@
     python -m analysis.curves OUT.png NAME=RUN ... --show METRIC ...
                                 [--over minutes | updates | frames] [--until X]
 
-RUN is a run's folder or its metrics.jsonl. The metrics are those of docs/guide.md.
+RUN is a run's folder or its metrics.jsonl. The metrics are those of docs/runs.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def rows_of(run: Path) -> MetricRows:
 def curve(rows: MetricRows, metric: str, over: str, until: float) -> MetricSeries:
     """A metric where it is known, up to `until`."""
     if not any(metric in row for row in rows):
-        raise LookFurtherError(f"there is no metric {metric}: docs/guide.md lists them")
+        raise LookFurtherError(f"there is no metric {metric}: docs/runs.md lists them")
     return metric_series([row for row in rows if row[over] <= until], metric, over)
 
 

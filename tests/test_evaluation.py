@@ -279,14 +279,11 @@ def test_evaluate_command_refuses_invalid_options(
     for args, reason in (
         ([str(tmp_path)], f"{tmp_path} holds no checkpoint"),
         ([f"{run}/checkpoints/step_000000000400"], "is a checkpoint: give the run folder"),
-        (
-            [run, "--starts", "human"],
-            "--starts human needs an Atari game, and CartPole-v1 is not one",
-        ),
-        ([run, "--sticky", "0.25"], "--sticky needs an Atari game, and CartPole-v1 is not one"),
+        ([run, "--starts", "human"], "--starts human needs an Atari game; CartPole-v1 is not one"),
+        ([run, "--sticky", "0.25"], "--sticky needs an Atari game; CartPole-v1 is not one"),
         ([run, "--demos", "none"], "no demonstrations named none"),
-        ([run, "--env", "CartPole-v1"], "--env ENV belongs to random play"),
-        (["random"], "--env ENV belongs to random play"),
+        ([run, "--env", "CartPole-v1"], "--env ENV is only for random play"),
+        (["random"], "--env ENV is only for random play"),
         (["random", "--env", "CartPole-v1", "--starts", "human"], "from no-op starts"),
         (["random", "--env", "CartPool-v1"], "CartPool"),
         ([run, "--episodes", "0"], "--episodes must be at least 1, not 0"),
@@ -330,4 +327,4 @@ def test_evaluate_command_refuses_demos_without_starts(
         capsys, str(other), *human
     )
     assert main(["evaluate", str(gone), "--episodes", "1"]) == 0
-    assert "no expert's curve: no demonstrations named gone" in capsys.readouterr().err
+    assert "no expert curve: no demonstrations named gone" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A session of recording: what is played is what is kept, whatever happens in between."""
+"""Recording sessions: saved episodes replay equally, also after faults."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LEVEL = "MiniGrid-Empty-5x5-v0"
 
 
 class IdleEvent(asyncio.Event):
-    """What a recorder waits for when it has nothing to do, and whether it does."""
+    """An event that knows whether somebody waits for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,12 +62,12 @@ class IdleEvent(asyncio.Event):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing happens before the next message."""
+        """Whether the recorder does nothing until the next message."""
         return self._waiting and not self.is_set()
 
 
 class FakePage:
-    """A page without a browser, that takes frames as fast as they come."""
+    """A page without a browser that accepts frames immediately."""
 
     def __init__(self, source: RecordingSession) -> None:
         self.source = source
@@ -97,9 +97,9 @@ class FakePage:
         self.hold_buttons(*names)
         self.hold_buttons()
 
-    async def wait_for_status(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Wait for a status; the time limit of the test catches what never comes."""
-        while not holds(status := self.source.status()):
+    async def wait_for_status(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait for a status; the time limit of the test ends an endless wait."""
+        while not condition(status := self.source.status()):
             await asyncio.sleep(0.001)
         return status
 
@@ -107,7 +107,7 @@ class FakePage:
         await self.wait_for_status(lambda status: status["steps"] >= count)
 
     async def wait_until_idle(self) -> dict[str, Any]:
-        """Wait until the recorder waits for the next message."""
+        """Wait until the recorder is idle."""
         while not self.wake.is_idle:
             await asyncio.sleep(0.001)
         return self.source.status()
@@ -123,7 +123,7 @@ class FakePage:
 
 @contextlib.asynccontextmanager
 async def connected_page(source: RecordingSession) -> AsyncIterator[FakePage]:
-    """A player for a while; afterwards the page is gone."""
+    """Connect a page and disconnect it at the end."""
     player = FakePage(source)
     show = asyncio.create_task(source.stream_to(player))  # type: ignore[arg-type]
     try:
@@ -139,7 +139,7 @@ async def connected_page(source: RecordingSession) -> AsyncIterator[FakePage]:
 
 @pytest.fixture(autouse=True)
 def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of sets, and a clock that does not wait."""
+    """An empty folder for sets, and a clock that does not wait."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
 
     async def tick(*_: float) -> None:
@@ -155,7 +155,7 @@ def make_recorder(env: str, env_config: EnvConfig | None = None, **options: Any)
 
 
 def load_verified(env: str, env_config: EnvConfig | None = None) -> list[Episode]:
-    """The episodes of the set, each of which a replay has equalled."""
+    """Load the episodes of the set, which must all be verified."""
     env_config = env_config or EnvConfig()
     episodes = storage.load_episodes(
         NAME, storage.read_description(NAME).spec, env_config=env_config
@@ -169,8 +169,8 @@ def load_verified(env: str, env_config: EnvConfig | None = None) -> list[Episode
 # Playing
 
 
-def test_what_is_played_rewound_and_saved_is_what_a_replay_shows() -> None:
-    """Atari: the tape alone gives every plane and reward, in steps of one action (F28)."""
+def test_saved_episode_with_rewind_replays_equally() -> None:
+    """Atari: the input log alone reproduces every plane and reward, with one action per step."""
 
     async def play() -> int:
         with make_recorder("ALE/Breakout-v5") as source:
@@ -179,9 +179,9 @@ def test_what_is_played_rewound_and_saved_is_what_a_replay_shows() -> None:
                 await player.wait_for_steps(20)
                 player.hold_buttons("right", "fire")
                 await player.wait_for_steps(60)
-                player.send_message("rewind", on=True)
+                player.send_message("rewind", is_held=True)
                 await player.wait_for_status(lambda status: status["steps"] <= 40)
-                player.send_message("rewind", on=False)
+                player.send_message("rewind", is_held=False)
                 rewound = (await player.wait_until_idle())["steps"]
                 assert rewound <= 40
                 player.hold_buttons()
@@ -211,7 +211,7 @@ def test_what_is_played_rewound_and_saved_is_what_a_replay_shows() -> None:
     assert not episode.terminal
 
 
-def test_every_frame_is_shown_at_normal_speed_and_some_at_high_speed() -> None:
+def test_frames_are_skipped_only_at_high_speed() -> None:
     async def play(speed: float) -> tuple[int, int]:
         with make_recorder("ALE/Pong-v5") as source:
             async with connected_page(source) as player:
@@ -222,7 +222,9 @@ def test_every_frame_is_shown_at_normal_speed_and_some_at_high_speed() -> None:
                 status = await player.wait_until_idle()
                 player.send_message("discard")
                 await player.wait_until_idle()
-                return len(player.frames) - 2, status["frames"]  # but the first and the next game's
+                return len(player.frames) - 2, status[
+                    "frames"
+                ]  # without the first and the next game's
 
     shown, played = asyncio.run(play(1.0))  # `played` counts whole steps of 4 frames
     assert 100 <= played <= shown < played + 4
@@ -230,7 +232,7 @@ def test_every_frame_is_shown_at_normal_speed_and_some_at_high_speed() -> None:
     assert played // 4 <= shown <= played // 4 + 2
 
 
-def test_a_tap_shorter_than_a_step_is_played() -> None:
+def test_tap_shorter_than_step_is_played() -> None:
     async def play() -> list[int]:
         with make_recorder("ALE/Pong-v5") as source:
             async with connected_page(source) as player:
@@ -244,8 +246,8 @@ def test_a_tap_shorter_than_a_step_is_played() -> None:
     assert [ACTION_MEANINGS[a] for a in actions[:3]] == ["UPFIRE", "NOOP", "NOOP"]
 
 
-def test_step_by_step() -> None:
-    """`step` plays one action's frames with what is held down, and waits again."""
+def test_step_command_plays_one_step() -> None:
+    """ "step" plays the frames of one action with the held buttons and pauses again."""
 
     async def play() -> None:
         with make_recorder("ALE/Pong-v5") as source:
@@ -264,8 +266,8 @@ def test_step_by_step() -> None:
     assert [ACTION_MEANINGS[a] for a in load_verified("ALE/Pong-v5")[0].actions] == ["DOWN"] * 3
 
 
-def test_a_game_of_turns_waits_for_each_key() -> None:
-    """MiniGrid: a press is a step, two keys are two; the goal ends it; rewinding undoes that."""
+def test_turn_based_game_waits_for_each_key() -> None:
+    """MiniGrid: each key press is a step; the goal ends the episode; rewinding undoes that."""
 
     async def play() -> None:
         with make_recorder(LEVEL, GRID) as source:
@@ -277,9 +279,9 @@ def test_a_game_of_turns_waits_for_each_key() -> None:
                 status = await player.wait_until_idle()
                 assert (status["state"], status["steps"]) == ("over", 5)
                 assert status["score"] > 0.9
-                player.send_message("rewind", on=True)
+                player.send_message("rewind", is_held=True)
                 await player.wait_for_status(lambda status: status["steps"] < 5)
-                player.send_message("rewind", on=False)
+                player.send_message("rewind", is_held=False)
                 steps = (await player.wait_until_idle())["steps"]
                 for name in ("forward", "forward", "right", "forward", "forward")[steps:]:
                     player.tap_buttons(name)
@@ -294,7 +296,7 @@ def test_a_game_of_turns_waits_for_each_key() -> None:
     assert episode.seed == 0
 
 
-def test_real_time_without_a_key_is_the_idle_action() -> None:
+def test_real_time_without_key_uses_idle_action() -> None:
     async def play() -> None:
         with make_recorder(
             "CartPole-v1", real_time=True, idle=1, keys=("0=left", "1=right")
@@ -311,7 +313,7 @@ def test_real_time_without_a_key_is_the_idle_action() -> None:
     assert (actions[1:] == 1).all()
 
 
-def test_discarding_leaves_nothing_and_begins_anew(sets: Path) -> None:
+def test_discard_starts_new_episode(sets: Path) -> None:
     async def play() -> None:
         with make_recorder("ALE/Pong-v5", seed=5) as source:
             async with connected_page(source) as player:
@@ -320,7 +322,7 @@ def test_discarding_leaves_nothing_and_begins_anew(sets: Path) -> None:
                 player.send_message("discard")
                 await player.wait_for_status(lambda status: status["state"] == "ready")
                 assert (await player.wait_until_idle())["steps"] == 0
-                player.send_message("save")  # of nothing
+                player.send_message("save")  # without steps
                 await player.wait_until_idle()
                 assert player.episodes == []
 
@@ -329,10 +331,8 @@ def test_discarding_leaves_nothing_and_begins_anew(sets: Path) -> None:
 
 
 @pytest.mark.parametrize(("env", "environment"), [("ALE/Breakout-v5", None), (LEVEL, GRID)])
-def test_whatever_is_asked_the_game_and_its_record_keep_step(
-    env: str, environment: EnvConfig | None
-) -> None:
-    """Any messages at any moments, and what is saved in the end is still what a replay shows."""
+def test_random_messages_keep_log_consistent(env: str, environment: EnvConfig | None) -> None:
+    """After random messages at random times, the saved episode still replays equally."""
     rng = random.Random(1)
     speeds = [0.25, 1.0, 4.0]
 
@@ -346,11 +346,14 @@ def test_whatever_is_asked_the_game_and_its_record_keep_step(
                     )
                     held = frozenset(rng.sample(names, rng.randint(0, 2)))
                     player.send_message(
-                        kind, held=held, on=rng.random() < 0.3, speed=rng.choice(speeds)
+                        kind,
+                        held_buttons=held,
+                        is_held=rng.random() < 0.3,
+                        speed=rng.choice(speeds),
                     )
                     for _ in range(rng.randint(0, 12)):
                         await asyncio.sleep(0)
-                player.send_message("rewind", on=False)
+                player.send_message("rewind", is_held=False)
                 player.send_message("resume")
                 player.tap_buttons(names[0])
                 await player.wait_for_steps(1)
@@ -364,7 +367,7 @@ def test_whatever_is_asked_the_game_and_its_record_keep_step(
 # Faults
 
 
-def test_a_page_that_goes_pauses_the_game_and_finds_it_again() -> None:
+def test_disconnect_pauses_game_until_reconnect() -> None:
     async def play() -> None:
         with make_recorder("ALE/Pong-v5") as source:
             async with connected_page(source) as player:
@@ -372,7 +375,7 @@ def test_a_page_that_goes_pauses_the_game_and_finds_it_again() -> None:
                 await player.wait_for_steps(10)
             left = source.status()
             assert left["state"] == "ready"
-            for _ in range(100):  # turns of the event loop, in each of which a step could be played
+            for _ in range(100):  # iterations of the event loop, each of which could play a step
                 await asyncio.sleep(0)
             assert source.status() == left
             async with connected_page(source) as player:
@@ -388,7 +391,7 @@ def test_a_page_that_goes_pauses_the_game_and_finds_it_again() -> None:
     assert {ACTION_MEANINGS[a] for a in actions} == {"UP", "DOWN"}
 
 
-def test_a_page_that_goes_while_saving_does_not_stop_the_save() -> None:
+def test_disconnect_does_not_cancel_save() -> None:
     async def play() -> None:
         with make_recorder("ALE/Pong-v5") as source:
             async with connected_page(source) as player:
@@ -405,7 +408,7 @@ def test_a_page_that_goes_while_saving_does_not_stop_the_save() -> None:
     assert len(load_verified("ALE/Pong-v5")) == 1
 
 
-def test_a_failed_save_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_save_keeps_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     async def play() -> None:
         with make_recorder("ALE/Pong-v5") as source:
             async with connected_page(source) as player:
@@ -429,8 +432,8 @@ def test_a_failed_save_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(load_verified("ALE/Pong-v5")) == 1
 
 
-def test_a_step_that_cannot_be_written_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk pauses the game where the journal ends; with room again it goes on from there."""
+def test_unwritable_step_is_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk pauses the game at the last recorded step; play continues from there later."""
     write = os.write
 
     def full(file: int, data: bytes) -> int:
@@ -461,18 +464,18 @@ def test_a_step_that_cannot_be_written_is_taken_back(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("repeats", [True, False])
-def test_an_environment_that_breaks_keeps_what_was_played(
+def test_environment_fault_keeps_recorded_steps(
     repeats: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that repeats itself goes on from the last good step, another ends there, as it says."""
+    """A deterministic environment continues from the last good step, another ends there."""
     import gymnasium
 
     kwargs = {"repeats": repeats, "breaks": 25}
-    spec = gymnasium.spec("lookfurther/Forgetful-v0")
+    spec = gymnasium.spec("lookfurther/Nondeterministic-v0")
     monkeypatch.setattr(spec, "kwargs", kwargs)
 
     async def play() -> None:
-        with make_recorder("lookfurther/Forgetful-v0") as source:
+        with make_recorder("lookfurther/Nondeterministic-v0") as source:
             assert source.hello_message()["rewind"] is repeats
             async with connected_page(source) as player:
                 for _ in range(25):
@@ -495,16 +498,16 @@ def test_an_environment_that_breaks_keeps_what_was_played(
     assert storage.read_description(NAME).episodes[0].steps == 24
 
 
-# Killed
+# Killed recorder
 
 
-def test_a_recorder_takes_up_what_another_left() -> None:
+def test_unfinished_episode_is_recovered() -> None:
     async def first() -> int:
         with make_recorder("ALE/Breakout-v5") as source:
             async with connected_page(source) as player:
                 player.hold_buttons("fire")
                 await player.wait_for_steps(30)
-                player.send_message("rewind", on=True)
+                player.send_message("rewind", is_held=True)
                 await player.wait_for_status(lambda status: status["steps"] < 25)
         return source.status()["steps"]
 
@@ -514,7 +517,7 @@ def test_a_recorder_takes_up_what_another_left() -> None:
             async with connected_page(source) as player:
                 player.hold_buttons("left")
                 await player.wait_for_steps(steps + 10)
-                assert f"unfinished episode of {steps} steps is back" in player.notices[0]
+                assert f"unfinished episode of {steps} steps" in player.notices[0]
                 player.send_message("save")
                 await player.wait_for_status(lambda status: status["steps"] == 0)
 
@@ -522,10 +525,10 @@ def test_a_recorder_takes_up_what_another_left() -> None:
     assert len(load_verified("ALE/Breakout-v5")) == 1
 
 
-def test_an_episode_saved_just_before_the_end_is_not_offered_again(
+def test_episode_saved_before_kill_is_not_recovered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Killed after the set has it and before the journal is cleared."""
+    """Killed between adding the episode to the set and clearing the journal."""
     from lookfurther.recorder.journal import Journal
 
     async def first() -> None:
@@ -547,9 +550,9 @@ def test_an_episode_saved_just_before_the_end_is_not_offered_again(
         assert source.status()["steps"] == 0
 
 
-def test_what_does_not_replay_is_set_aside_not_lost(sets: Path) -> None:
+def test_unreplayable_journal_is_archived(sets: Path) -> None:
     async def first() -> None:
-        with make_recorder("lookfurther/Forgetful-v0") as source:
+        with make_recorder("lookfurther/Nondeterministic-v0") as source:
             async with connected_page(source) as player:
                 for _ in range(3):
                     player.tap_buttons("1")
@@ -558,12 +561,12 @@ def test_what_does_not_replay_is_set_aside_not_lost(sets: Path) -> None:
     asyncio.run(first())
     journal = sets / "test" / ".played-v0.recorder" / "unfinished.jsonl"
     before = journal.read_bytes()
-    with make_recorder("lookfurther/Forgetful-v0") as source:
+    with make_recorder("lookfurther/Nondeterministic-v0") as source:
         assert source.status()["steps"] == 0
         assert journal.with_name("unfinished.1.jsonl").read_bytes() == before
 
 
-def test_other_settings_and_other_games_are_refused_before_play() -> None:
+def test_incompatible_set_is_rejected_before_play() -> None:
     async def play() -> None:
         with make_recorder("ALE/Pong-v5") as source:
             with pytest.raises(RunLocked), make_recorder("ALE/Pong-v5"):
@@ -580,13 +583,13 @@ def test_other_settings_and_other_games_are_refused_before_play() -> None:
         ("ALE/Pong-v5", EnvConfig(action_repeat=3)),
     ):
         with (
-            pytest.raises(DemonstrationError, match=f"{NAME} holds"),
+            pytest.raises(DemonstrationError, match=f"{NAME} contains"),
             make_recorder(env, environment),
         ):
             pass
 
 
-# The command
+# Command
 
 
 @pytest.mark.parametrize(
@@ -600,34 +603,34 @@ def test_other_settings_and_other_games_are_refused_before_play() -> None:
         (["ALE/Pong-v5", "--environment.no-full-actions"], "all 18 actions"),
     ],
 )
-def test_the_command_names_what_is_wrong(
+def test_record_command_error_is_one_line(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["record", *words]) != 0
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
 
 
-def test_a_name_without_version_gets_one(
+def test_set_name_without_version_gets_v0(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As every other command has it: of a new set -v0, of an existing one the newest."""
+    """As in every other command: -v0 for a new set, the newest version of an existing one."""
     from lookfurther.recorder import server
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     monkeypatch.setattr(server, "serve", lambda source, host, port, announce: announce("here"))
     assert main(["record", "ALE/Pong-v5", "--name", "pong"]) == 0
-    assert "episodes join the set pong-v0; Ctrl-C ends" in capsys.readouterr().out
+    assert "episodes are added to the set pong-v0; press Ctrl-C to stop" in capsys.readouterr().out
 
 
-def test_names_of_sets() -> None:
+def test_default_set_name() -> None:
     assert default_set_name("ALE/MontezumaRevenge-v5") == "recorded/MontezumaRevenge-v0"
     assert default_set_name("module:MiniGrid-Empty-5x5-v0") == "recorded/MiniGrid-Empty-5x5-v0"
 
 
 class ServerProcess:
-    """A command that serves a page, in a process of its own."""
+    """A command that serves a page, in a subprocess."""
 
     def __init__(self, *words: str, name: str = "record", folder: Path = ROOT) -> None:
         command = [sys.executable, "-m", "lookfurther", name, *words]
@@ -661,42 +664,44 @@ class ServerProcess:
         return code
 
 
-def play_until(page: ClientConnection, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """Show frames as a page would, until a status; the last one."""
+def play_until(
+    page: ClientConnection, condition: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any]:
+    """Acknowledge frames as a page does until a status fulfils the condition; return it."""
     while True:
         data = page.recv()
         if isinstance(data, bytes):
             number = FRAME_HEADER.unpack_from(data)[0]
             page.send(json.dumps({"kind": "seen", "number": number, "wait": 4}))
-        elif (said := json.loads(data))["kind"] == "status" and holds(said):
-            return said
+        elif (message := json.loads(data))["kind"] == "status" and condition(message):
+            return message
 
 
-def test_what_was_played_survives_a_killed_server() -> None:
-    """Every step a page was told of is there again after a SIGKILL, and verifies when saved."""
+def test_killed_server_keeps_recorded_steps() -> None:
+    """Every step in a sent status survives a SIGKILL and is verified when saved."""
     words = ("ALE/Pong-v5", "--name", NAME)
     server = ServerProcess(*words)
     with server.open_websocket() as page:
         page.send('{"kind": "keys", "number": 1, "held": ["up"]}')
-        told = play_until(page, lambda status: status["steps"] >= 20)
+        before = play_until(page, lambda status: status["steps"] >= 20)
         server.stop(signal.SIGKILL)
     server = ServerProcess(*words)
     with server.open_websocket() as page:
-        found = play_until(page, lambda status: True)
-        assert found["state"] == "ready"
-        assert told["steps"] <= found["steps"] <= told["steps"] + 2
+        after = play_until(page, lambda status: True)
+        assert after["state"] == "ready"
+        assert before["steps"] <= after["steps"] <= before["steps"] + 2
         page.send('{"kind": "save"}')
         play_until(page, lambda status: status["steps"] == 0)
     assert server.stop(signal.SIGINT) == 0
     (episode,) = load_verified("ALE/Pong-v5")
-    assert len(episode) == found["steps"]
+    assert len(episode) == after["steps"]
 
 
-# The real server among strangers
+# Server and other clients
 
 
 class LoggedServer(ServerProcess):
-    """The same with its errors in a file, and few file descriptors."""
+    """A server process with a log file and few file descriptors."""
 
     def __init__(self, log: Path, *words: str, descriptors: int = 256) -> None:
         limits = (
@@ -720,14 +725,14 @@ class LoggedServer(ServerProcess):
         self.process.wait()
 
     def open_idle_connections(self, count: int) -> list[socket.socket]:
-        """Connections that never say anything."""
+        """Open connections that send nothing."""
         host, port = self.address.partition("/")[0].split(":")
         return [socket.create_connection((host, int(port))) for _ in range(count)]
 
 
 @pytest.fixture
 def descriptors() -> Iterator[None]:
-    """As many open sockets for the test itself as the system allows."""
+    """Raise the limit of open sockets of this process to the maximum."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
     yield
@@ -735,28 +740,28 @@ def descriptors() -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_many_idle_connections_do_not_stop_play(tmp_path: Path, descriptors: None) -> None:
-    """More than the server has file descriptors for, before and while somebody plays."""
+def test_idle_connections_do_not_stop_play(tmp_path: Path, descriptors: None) -> None:
+    """More connections than the server has file descriptors, before and during play."""
     log = tmp_path / "log"
     with (
-        contextlib.ExitStack() as strangers,
+        contextlib.ExitStack() as idle_connections,
         LoggedServer(log, "ALE/Pong-v5", "--name", NAME) as server,
     ):
-        for stranger in server.open_idle_connections(300):
-            strangers.enter_context(stranger)
+        for connection in server.open_idle_connections(300):
+            idle_connections.enter_context(connection)
         with server.open_websocket() as page:
             page.send('{"kind": "keys", "number": 1, "held": ["up"]}')
             play_until(page, lambda status: status["steps"] >= 5)
-            for stranger in server.open_idle_connections(300):
-                strangers.enter_context(stranger)
-            seen = play_until(page, lambda status: status["steps"] >= 10)
-            assert seen["state"] == "playing"
+            for connection in server.open_idle_connections(300):
+                idle_connections.enter_context(connection)
+            status = play_until(page, lambda status: status["steps"] >= 10)
+            assert status["state"] == "playing"
         assert server.stop(signal.SIGINT) == 0
     assert log.stat().st_size < 1000
 
 
 def test_token_is_printed_once_and_never_logged(tmp_path: Path) -> None:
-    """The address is for the player; a log of requests would show it to every reader of the log."""
+    """The token is for the player; a request log would show it to every reader of the log."""
     log = tmp_path / "log"
     with LoggedServer(log, "ALE/Pong-v5", "--name", NAME) as server:
         host, _, path = server.address.partition("/")
@@ -769,6 +774,6 @@ def test_token_is_printed_once_and_never_logged(tmp_path: Path) -> None:
             page.close()
         server.open_websocket().close()
         server.process.send_signal(signal.SIGINT)
-        said, _ = server.process.communicate()
-    assert "episodes join the set" in said  # the output is there, and the token is not in it
-    assert token not in said + log.read_text()
+        output, _ = server.process.communicate()
+    assert "episodes are added to the set" in output
+    assert token not in output + log.read_text()

@@ -29,7 +29,7 @@ RANDOM_PLAY = "random"
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """Play whole episodes with the best weights of a run, and keep the scores in its folder."""
+    """Play whole episodes with the best weights of a run and store the scores in its folder."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = tyro.MISSING
     """run folder, or the word random for random play of --env"""
@@ -38,11 +38,11 @@ class EvaluateOptions:
     episodes: int = 200
     """episodes to play"""
     epsilon: float = 0.001
-    """share of random actions"""
+    """probability of a random action"""
     starts: StartType = "noop"
-    """noop: up to 30 no-op frames; human: moments of demonstrations, Atari alone"""
+    """noop: up to 30 no-op frames; human: states from demonstrations, Atari only"""
     demos: tuple[str, ...] = ()
-    """demonstration sets, of human starts and of the expert's curve; none: the run's own"""
+    """demonstration sets for human starts and the expert's curve; empty: those of the run"""
     sticky: float | None = None
     """probability that the emulator repeats the last action; None: as in training"""
     device: str = "auto"
@@ -50,15 +50,15 @@ class EvaluateOptions:
     lanes: int | None = None
     """environments played in parallel; None: 20, on a GPU one for each episode, at most 256"""
     seed: int = 1_000_000
-    """of starts and random actions; the same gives the same scores"""
+    """seed of starts and random actions; the same seed gives the same scores"""
     json: Path | None = None
     """also write conditions, statistics and every score to this file"""
     modules: tuple[str, ...] = ()
-    """modules to import first: those that register the environment or hold its wrappers"""
+    """modules to import first: they register the environment or define its wrappers"""
 
 
 def run(args: list[str]) -> int:
-    """Evaluate, and print the statistics and the folder they are stored in."""
+    """Evaluate, and print the statistics and the folder."""
     options = parse_options(EvaluateOptions, EvaluateOptions(), args, "lookfurther evaluate")
     _validate_options(options)
     if options.json:
@@ -77,8 +77,8 @@ def run(args: list[str]) -> int:
 
 
 def _validate_options(options: EvaluateOptions) -> None:
-    """Refuse options that cannot be played."""
-    for is_valid, rule in (
+    """Raise a ConfigError for the first invalid option."""
+    for is_valid, message in (
         (options.episodes > 0, f"--episodes must be at least 1, not {options.episodes}"),
         (
             options.lanes is None or options.lanes > 0,
@@ -92,19 +92,19 @@ def _validate_options(options: EvaluateOptions) -> None:
         (0 <= options.seed < 2**31, f"--seed must be 0 ... 2^31 - 1, not {options.seed}"),
         (
             (options.run == RANDOM_PLAY) == bool(options.env),
-            "--env ENV belongs to random play: lookfurther evaluate random --env ENV",
+            "--env ENV is only for random play: lookfurther evaluate random --env ENV",
         ),
         (
             options.run != RANDOM_PLAY or (options.starts == "noop" and not options.demos),
-            "random play is from no-op starts: leave --starts and --demos out",
+            "random play uses no-op starts: remove --starts and --demos",
         ),
     ):
         if not is_valid:
-            raise ConfigError(rule)
+            raise ConfigError(message)
 
 
 def _evaluate_random(options: EvaluateOptions) -> Evaluation:
-    """Random play in the paper's environment."""
+    """Evaluate random play with the paper's environment settings."""
     from lookfurther.evaluation.evaluate import evaluate_random, evaluation_env_config
 
     env_config = evaluation_env_config(EnvConfig(), _sticky_prob(options, options.env, 0.0))
@@ -119,14 +119,14 @@ def _evaluate_random(options: EvaluateOptions) -> Evaluation:
 
 
 def _evaluate_agent(options: EvaluateOptions) -> Evaluation:
-    """Play with a run's agent."""
+    """Evaluate the agent of a run."""
     from lookfurther.agent import Agent
     from lookfurther.evaluation.evaluate import run_evaluation
     from lookfurther.evaluation.results import EvaluationConditions
     from lookfurther.training import checkpoint, hardware
 
     if (Path(options.run) / checkpoint.MANIFEST_FILE).exists():
-        raise ConfigError(f"{options.run} is a checkpoint: give the run folder that holds it")
+        raise ConfigError(f"{options.run} is a checkpoint: give the run folder that contains it")
     device = hardware.resolve_device(options.device, setting="device")
     agent = Agent.load(options.run, device=device, modules=options.modules)
     env = agent.config.env
@@ -139,7 +139,7 @@ def _evaluate_agent(options: EvaluateOptions) -> Evaluation:
         seed=options.seed,
     )
     if options.starts == "human" and not is_atari(env):
-        raise ConfigError(f"--starts human needs an Atari game, and {env} is not one")
+        raise ConfigError(f"--starts human needs an Atari game; {env} is not one")
     return run_evaluation(
         agent,
         conditions,
@@ -151,7 +151,7 @@ def _evaluate_agent(options: EvaluateOptions) -> Evaluation:
 
 
 def _open_demos(options: EvaluateOptions, agent: Agent) -> list[DemoSet]:
-    """The sets of --demos, or those of the run, which no-op starts can do without."""
+    """Open the sets of --demos, or those of the run; no-op starts do not need the latter."""
     from lookfurther.demos import catalog
 
     demo_sets = []
@@ -161,46 +161,49 @@ def _open_demos(options: EvaluateOptions, agent: Agent) -> list[DemoSet]:
         except DemonstrationError as error:
             if options.demos or options.starts == "human":
                 raise
-            print(f"no expert's curve: {error}", file=sys.stderr)
+            print(f"no expert curve: {error}", file=sys.stderr)
             continue
-        set_env = demo_sets[-1].description.spec.env
-        if set_env != agent.spec.env:
-            raise DemonstrationError(f"{name} shows {set_env}, the agent plays {agent.spec.env}")
+        demo_env = demo_sets[-1].description.spec.env
+        if demo_env != agent.spec.env:
+            raise DemonstrationError(
+                f"{name} contains {demo_env}, but the agent plays {agent.spec.env}"
+            )
     return demo_sets
 
 
 def _sticky_prob(options: EvaluateOptions, env: str, run_value: float) -> float:
-    """The probability of --sticky, else that of the run."""
+    """Return the probability from --sticky, or that of the run."""
     if options.sticky and not is_atari(env):
-        raise ConfigError(f"--sticky needs an Atari game, and {env} is not one")
+        raise ConfigError(f"--sticky needs an Atari game; {env} is not one")
     sticky = run_value if options.sticky is None else options.sticky
     return sticky if is_atari(env) else 0.0
 
 
 def _episode_counter(episodes: int) -> Callable[[EpisodeResult], None]:
-    """Prints the number of finished episodes: each on a terminal, ten lines elsewhere."""
-    ended = 0
+    """Return a callback that prints progress: each episode on a terminal, otherwise every 10 %."""
+    finished = 0
 
     def on_episode(_: EpisodeResult) -> None:
-        nonlocal ended
-        ended += 1
+        nonlocal finished
+        finished += 1
         if sys.stderr.isatty():
-            print(f"\r{ended} of {episodes} episodes", end="", file=sys.stderr, flush=True)
-            print(end="\n" if ended == episodes else "", file=sys.stderr)
-        elif 10 * ended // episodes > 10 * (ended - 1) // episodes:
-            print(f"{ended} of {episodes} episodes", file=sys.stderr, flush=True)
+            print(f"\r{finished} of {episodes} episodes", end="", file=sys.stderr, flush=True)
+            print(end="\n" if finished == episodes else "", file=sys.stderr)
+        elif 10 * finished // episodes > 10 * (finished - 1) // episodes:
+            print(f"{finished} of {episodes} episodes", file=sys.stderr, flush=True)
 
     return on_episode
 
 
 def format_evaluation_summary(evaluation: Evaluation) -> str:
-    """The statistics as a table for the terminal."""
+    """Format the statistics for the terminal."""
     summary, conditions = evaluation.summary(), evaluation.conditions
-    details = [f"{summary['episodes']} episodes", START_TITLES[conditions.starts]]
-    details.append(f"ε {conditions.epsilon:g}")
+    details = [START_TITLES[conditions.starts], f"ε {conditions.epsilon:g}"]
     details += [f"sticky {conditions.sticky:g}"] if conditions.sticky else []
     details += [f"step {conditions.step:,}"] if conditions.step else []
-    lines = [f"{make_printable(conditions.env)}: {', '.join(details)}"]
+    lines = [
+        f"{make_printable(conditions.env)}: {summary['episodes']} episodes, {', '.join(details)}"
+    ]
     for name in ("mean", "median", "iqm"):
         value, low, high = summary[name].values()
         lines.append(f"  {name:20}{value:>12,.1f}   95% {low:,.1f} to {high:,.1f}")
@@ -212,7 +215,7 @@ def format_evaluation_summary(evaluation: Evaluation) -> str:
 
 
 def _write_json(path: Path, evaluation: Evaluation) -> None:
-    """Conditions, statistics and episodes as JSON."""
+    """Write conditions, statistics and episodes as JSON."""
     from lookfurther.evaluation import results
     from lookfurther.system.files import write_text
 
