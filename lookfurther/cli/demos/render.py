@@ -68,7 +68,8 @@ def _render_with_env(
     wanted, t = set(steps), -1
     with closing(make_lane(spec.env, env_config, render=True)) as lane:
         for t, step in enumerate(play_from_seed(episode, lane)):
-            if not np.array_equal(*step.planes, episode.planes[t]):
+            (plane,) = step.planes
+            if not np.array_equal(plane, episode.planes[t]):
                 raise DemonstrationError(f"{spec.env} cannot be drawn: its replay differs at {t}")
             if t in wanted:
                 yield lane.render_rgb(spec.env)
