@@ -42,10 +42,10 @@ def check_json(text: str | bytes) -> None:
 
 def to_plain(value: Any) -> Any:
     """Records (named tuples and dataclasses) as dictionaries, tuples as lists."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
     if hasattr(value, "_asdict"):
         return {name: to_plain(x) for name, x in value._asdict().items()}
+    if dataclasses.is_dataclass(value):
+        return dataclasses.asdict(value)  # type: ignore[arg-type]
     return [to_plain(x) for x in value] if isinstance(value, tuple) else value
 
 

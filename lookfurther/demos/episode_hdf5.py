@@ -66,7 +66,7 @@ def write_episodes(
 
 
 def read_episodes(path: Path, description: DemoSetDescription) -> list[Episode]:
-    """The episodes of a set; a ValueError if one is not as the description says."""
+    """The episodes of a set; a ValueError if one does not match its description."""
     episodes = [_expected_arrays(metadata, description) for metadata in description.episodes]
     expected = {
         f"episode_{i}/{name}": array

@@ -9,7 +9,14 @@ from typing import NamedTuple
 from lookfurther.config import EnvConfig
 from lookfurther.demos.bounded_json import from_plain, parse_json, to_plain
 from lookfurther.demos.episode import Audit, Episode
-from lookfurther.envs.emulator import DEFAULT_VARIANT, GameVariant
+from lookfurther.envs.emulator import (
+    ACTION_MEANINGS,
+    DEFAULT_VARIANT,
+    Emulator,
+    GameVariant,
+    game_of,
+    rom_digest,
+)
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import Spec
 
@@ -93,8 +100,6 @@ def make_origin(spec: Spec, env_config: EnvConfig) -> Origin:
     if not spec.env.startswith("ALE/"):
         version = f"gymnasium {importlib.metadata.version('gymnasium')}"
         return Origin("", (), 1, 0.0, version, "", *adapters)
-    from lookfurther.envs.emulator import ACTION_MEANINGS, Emulator, game_of, rom_digest
-
     game = game_of(spec.env)
     version = f"ale-py {importlib.metadata.version('ale-py')}"
     stepping = env_config.action_repeat, env_config.sticky_prob

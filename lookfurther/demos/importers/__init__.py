@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from lookfurther.config import EnvConfig
-from lookfurther.demos.episode import Episode
+from lookfurther.demos.importers import action_sequence, atari_demo, minari
+from lookfurther.demos.importers.imported import ImportedDemos
 from lookfurther.errors import DemonstrationError
-from lookfurther.types import Spec
-
-
-class ImportedDemos(NamedTuple):
-    """The episodes of a file, ready to be saved."""
-
-    episodes: list[Episode]  # each with its audit
-    spec: Spec
-    env_config: EnvConfig  # settings the episodes were made with
 
 
 def import_demos(
@@ -34,8 +25,6 @@ def import_demos(
     recorded is rejected; with `force` it is imported, and its audit holds the mismatch. `modules`
     adds to the modules from which a dataset of this package may import wrappers.
     """
-    from lookfurther.demos.importers import action_sequence, atari_demo, minari
-
     env_config = env_config or EnvConfig()
     if path.is_dir():
         return minari.read_minari_dataset(path, env, env_config, force, modules)

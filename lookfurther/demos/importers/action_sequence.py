@@ -26,8 +26,8 @@ import numpy as np
 
 from lookfurther.config import EnvConfig
 from lookfurther.demos.episode import ATARI_ACTIONS, Episode, InputLog
-from lookfurther.demos.importers import ImportedDemos
 from lookfurther.demos.importers.audit import RecordedOutcome, audit_input_logs
+from lookfurther.demos.importers.imported import ImportedDemos
 from lookfurther.demos.playback import make_emulator, play_log, with_best_phase
 from lookfurther.demos.sandbox import file_size
 from lookfurther.envs import get_spec

@@ -13,8 +13,8 @@ import numpy as np
 
 from lookfurther.config import EnvConfig
 from lookfurther.demos.episode import RAM_BYTES, InputLog
-from lookfurther.demos.importers import ImportedDemos
 from lookfurther.demos.importers.audit import RecordedOutcome, audit_input_logs
+from lookfurther.demos.importers.imported import ImportedDemos
 from lookfurther.demos.importers.pickles import load_plain_pickle
 from lookfurther.demos.playback import play_log, with_best_phase
 from lookfurther.envs import get_spec

@@ -13,7 +13,7 @@ from lookfurther.config import EnvConfig
 from lookfurther.demos import storage
 from lookfurther.demos.bounded_json import MAX_JSON_BYTES
 from lookfurther.demos.episode import Audit, Episode, InputLog, check_episodes
-from lookfurther.demos.importers import ImportedDemos
+from lookfurther.demos.importers.imported import ImportedDemos
 from lookfurther.demos.importers.minari_files import (
     MinariMetadata,
     RawEpisode,
