@@ -47,7 +47,7 @@ LEVEL = "MiniGrid-Empty-5x5-v0"
 
 
 class IdleEvent(asyncio.Event):
-    """An event that knows whether somebody waits for it."""
+    """An event that knows whether a task waits for it."""
 
     def __init__(self) -> None:
         super().__init__()
