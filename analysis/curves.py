@@ -23,7 +23,8 @@ from lookfurther.report.learning_curve import (
     metric_series,
     style_axes,
 )
-from lookfurther.training.metrics import atomic_replace, read_metrics
+from lookfurther.system.files import atomic_replace
+from lookfurther.training.metrics import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -164,8 +164,9 @@ def compare_random_scores(options: argparse.Namespace) -> None:
 
     The published means are of 30 episodes; their spread is taken to be ours.
     """
+    from lookfurther.envs.naming import game_of
     from lookfurther.evaluation.evaluate import evaluate_random, evaluation_env_config
-    from lookfurther.evaluation.paper_scores import game_of, reference_scores
+    from lookfurther.evaluation.paper_scores import reference_scores
 
     where = machine_info(["numpy", "ale-py"])
     rows, result = [], {}

@@ -27,7 +27,8 @@ from benchmarks.measure import (
 from lookfurther.demos.episode import Episode
 from lookfurther.demos.go_explore import SearchConfig, SearchProgress, run_search
 from lookfurther.demos.importers import action_sequence
-from lookfurther.envs.emulator import game_of, rom_digest
+from lookfurther.envs.emulator import rom_digest
+from lookfurther.envs.factory import find_game
 
 PRINT_PERIOD = 60  # seconds after which an unchanged score is printed again
 
@@ -97,7 +98,7 @@ def write_demonstration(
     """A play as an action sequence, and a JSON file that says where it comes from."""
     action_sequence.write_action_sequence(path, episode, options.env)
     assert episode.audit is not None
-    game = game_of(options.env)
+    game = find_game(options.env)
     told = {
         "env": options.env,
         "score": episode.score,

@@ -526,7 +526,7 @@ def test_large_planes_are_packed_and_come_back(
     noise = rng.integers(0, 256, (200, 1, 84, 84)).astype(np.uint8)
     blank = np.zeros((300, 1, 84, 84), np.uint8)
     episodes = [pictures(planes) for planes in (still, noise, blank)]
-    monkeypatch.setattr("lookfurther.demos.episode_hdf5.RATIO", 120)
+    monkeypatch.setattr("lookfurther.demos.episode_hdf5.MAX_EXPANSION", 120)
     path = save_episodes("mine-v0", episodes, PICTURES, "me", tmp_path)
     with h5py.File(path / "data" / "main_data.hdf5") as file:
         kept: list[Any] = [file[f"episode_{i}/observations"] for i in range(3)]

@@ -19,7 +19,7 @@ from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import block_majority, episode_from_log, frames_by_step
 from lookfurther.envs import get_spec
 from lookfurther.errors import DemonstrationError
-from lookfurther.system import parallel
+from lookfurther.system import processes
 
 pytest.importorskip("ale_py")
 
@@ -43,7 +43,7 @@ def imitated(episode: Episode) -> Episode:
     """What an agent comes to that does at every step what the episode says."""
     assert episode.input_log is not None
     frames = np.repeat(episode.actions.astype(np.uint8), 4)[: len(episode.input_log.frame_actions)]
-    return episode_from_log(dataclasses.replace(episode.input_log, frames=frames), PACMAN)
+    return episode_from_log(dataclasses.replace(episode.input_log, frame_actions=frames), PACMAN)
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_whoever_stays_lost_is_given_up(recorded: Episode, monkeypatch: pytest.M
 @pytest.fixture
 def saved(recorded: Episode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
-    monkeypatch.setattr(parallel, "count_cores", lambda: 1)
+    monkeypatch.setattr(processes, "count_cores", lambda: 1)
     storage.save_episodes("pacman-v0", [recorded], get_spec(PACMAN, EnvConfig()), "a test")
     return "pacman-v0"
 
@@ -177,7 +177,7 @@ def test_own_actions_that_give_the_score_are_not_searched_for(
     assert found.input_log is not None
     frames = found.input_log.frame_actions.copy()
     frames[-1] = 2 if frames[-1] != 2 else 3
-    late = episode_from_log(dataclasses.replace(found.input_log, frames=frames), PACMAN)
+    late = episode_from_log(dataclasses.replace(found.input_log, frame_actions=frames), PACMAN)
     assert several(late.input_log) == 1
     storage.save_episodes("late-v0", [late], get_spec(PACMAN, EnvConfig()), "a test")
     monkeypatch.setattr(align, "search_alignment", None)
@@ -252,7 +252,7 @@ def test_a_set_of_several_is_worked_on_by_several_and_keeps_its_order(
 ) -> None:
     short = episode_from_log(human(402, seed=3), PACMAN)
     storage.save_episodes("both-v0", [found, short], get_spec(PACMAN, EnvConfig()), "a test")
-    monkeypatch.setattr(parallel, "count_cores", lambda: 2)
+    monkeypatch.setattr(processes, "count_cores", lambda: 2)
     monkeypatch.setattr(playback, "try_align", half)
     assert playback.align_set(playback.AlignOptions("both", "new")) == 0
     first, second = catalog.open_set("new").episodes

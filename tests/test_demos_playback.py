@@ -185,8 +185,11 @@ def test_a_set_says_what_a_replay_needs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"repeat": 2}, "made with action repeat 4, the training environment has 2"),
-        ({"sticky": 0.25}, "made with sticky probability 0, the training environment has 0.25"),
+        ({"action_repeat": 2}, "made with action repeat 4, the training environment has 2"),
+        (
+            {"sticky_prob": 0.25},
+            "made with sticky probability 0, the training environment has 0.25",
+        ),
     ],
 )
 def test_another_way_of_playing_is_refused_naming_both(tmp_path, settings, words) -> None:

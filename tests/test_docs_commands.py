@@ -50,6 +50,7 @@ NOT_RUN = {
     "tensorboard": "another project's server",
     "lookfurther checkpoint": "needs a run in progress; test_run_process.py has one",
     "lookfurther demos search": "takes minutes; test_go_explore.py has shorter ones",
+    "python -m analysis": "test_benchmarks.py runs them",
     "python -m benchmarks": "test_benchmarks.py runs them, except those that need a GPU or peers",
 }
 

@@ -178,8 +178,8 @@ def test_text_of_any_length_is_refused_by_the_configuration() -> None:
 
 
 def test_film_shows_names_in_one_line() -> None:
+    from lookfurther.envs.naming import short_env_title
     from lookfurther.video.draw import TEXT_COLOUR, ScaledCanvas
-    from lookfurther.video.players import short_env_title
 
     for name in HOSTILE:
         ScaledCanvas(320).draw_text((10, 10), short_env_title(name), 20, TEXT_COLOUR)

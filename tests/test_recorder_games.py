@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lookfurther.config import EnvConfig
+from lookfurther.envs.naming import short_env_title
 from lookfurther.errors import LookFurtherError
 from lookfurther.recorder import atari
 from lookfurther.recorder.atari import AtariGame
@@ -14,7 +15,7 @@ from lookfurther.recorder.episode_log import (
     StepSequence,
     compress_plane,
 )
-from lookfurther.recorder.games import PlayableGame, display_title, make_game
+from lookfurther.recorder.games import PlayableGame, make_game
 from lookfurther.recorder.gym import GymGame
 from lookfurther.types import TRUNCATED
 from tests import recorder_envs
@@ -127,6 +128,6 @@ def test_invalid_game_options_are_rejected(
         make_game(env, EnvConfig(), keys, False, idle)
 
 
-def test_display_title_of_env_id() -> None:
-    assert display_title("ALE/MontezumaRevenge-v5") == "Montezuma Revenge"
-    assert display_title("MiniGrid-DoorKey-6x6-v0") == "MiniGrid-DoorKey-6x6"
+def test_short_env_title() -> None:
+    assert short_env_title("ALE/MontezumaRevenge-v5") == "Montezuma's Revenge"
+    assert short_env_title("MiniGrid-DoorKey-6x6-v0") == "MiniGrid-DoorKey-6x6"

@@ -98,7 +98,7 @@ def test_stopped_helper_is_killed_and_replaced(
             sandbox, "BASE_WALL_SECONDS", -20.0
         )  # so that all it gets is the CPU seconds' share
         with pytest.raises(ValueError, match="within 64 MiB and 2 seconds of CPU time"):
-            helper.call(walk(tmp_path / "sound.hdf5")._replace(size=0))
+            helper.call(walk(tmp_path / "sound.hdf5")._replace(file_bytes=0))
     assert stopped.returncode == -signal.SIGKILL
     helper.call(walk(sound(tmp_path)))
 

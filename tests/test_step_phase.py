@@ -198,7 +198,7 @@ def test_a_trace_of_returns_has_the_frames_of_its_steps() -> None:
 def test_an_alignment_keeps_the_phase(demonstrated: DemoSet) -> None:
     tape = demonstrated.episodes[0].input_log
     assert tape is not None
-    found = align.search_alignment(replace(tape, frames=tape.frame_actions[:43]), BOXING, 4)
+    found = align.search_alignment(replace(tape, frame_actions=tape.frame_actions[:43]), BOXING, 4)
     assert found.phase == 3
     assert count_ambiguous_steps(found, 4) == 0
     assert found.frame_actions.tolist() == tape.frame_actions[:43].tolist()

@@ -12,6 +12,7 @@ import torch
 from lookfurther.actor import Actor
 from lookfurther.config import Config, EnvConfig, replace
 from lookfurther.envs import Envs, make_envs
+from lookfurther.envs.naming import is_atari
 from lookfurther.master_weights import MasterWeights
 from lookfurther.networks import make_network_builder
 from lookfurther.presets import preset
@@ -29,7 +30,7 @@ CASES = {
 def env_pair(request: pytest.FixtureRequest) -> Iterator[tuple[Envs, Envs]]:
     """The same four lanes twice."""
     env, environment = CASES[request.param]
-    if env.startswith("ALE/"):
+    if is_atari(env):
         pytest.importorskip("ale_py")
     with (
         closing(make_envs(env, environment, 4, 0, 1)) as one,
@@ -38,10 +39,10 @@ def env_pair(request: pytest.FixtureRequest) -> Iterator[tuple[Envs, Envs]]:
         yield one, other
 
 
-def test_truncated_lanes_open_an_episode_and_others_go_on(pair: tuple[Envs, Envs]) -> None:
-    truncated, _ = pair
+def test_truncated_lanes_open_an_episode_and_others_go_on(env_pair: tuple[Envs, Envs]) -> None:
+    truncated, _ = env_pair
     lanes, actions = np.array([True, False, False, True]), np.zeros(4, np.int64)
-    for envs in pair:
+    for envs in env_pair:
         envs.reset()
         for _ in range(3):
             envs.send(actions)
@@ -51,7 +52,7 @@ def test_truncated_lanes_open_an_episode_and_others_go_on(pair: tuple[Envs, Envs
     assert np.array_equal(ended.observation, last.observation)
     for t in range(3):
         steps = []
-        for envs in pair:
+        for envs in env_pair:
             envs.send(actions)
             steps.append(envs.recv())
         ours, theirs = steps

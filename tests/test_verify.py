@@ -77,7 +77,9 @@ def shorter(e: Episode) -> Episode:
         ),
         (shorter, "its actions are not those of its tape's frames"),
         (
-            lambda e: replace(e, tape=replace(e.tape, writes=np.array([[200, 99, 9]], np.int32))),
+            lambda e: replace(
+                e, input_log=replace(e.input_log, ram_writes=np.array([[200, 99, 9]], np.int32))
+            ),
             "step 51: ",
         ),
     ],
@@ -91,8 +93,8 @@ def test_what_was_altered_is_named(game: Episode, change: Callable, words: str) 
 def test_another_number_of_lives_ends_elsewhere(game: Episode) -> None:
     """The replay's score is told beside the recorded one."""
     assert game.input_log is not None
-    lives = replace(game.input_log, writes=np.array([[8, 57, 1]], np.int32))
-    audit = verify_episode(replace(game, tape=lives), BREAKOUT, EnvConfig())
+    lives = replace(game.input_log, ram_writes=np.array([[8, 57, 1]], np.int32))
+    audit = verify_episode(replace(game, input_log=lives), BREAKOUT, EnvConfig())
     assert not audit.verified
     assert audit.recorded == game.score
     assert audit.replayed is not None

@@ -27,11 +27,13 @@ from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import episode_from_log
 from lookfurther.demos.storage import save_episodes
 from lookfurther.envs import get_spec
+from lookfurther.envs.naming import short_env_title
 from lookfurther.errors import DemonstrationError
 from lookfurther.networks import make_network_builder
+from lookfurther.system.formatting import format_number
 from lookfurther.training import checkpoint
 from lookfurther.video import MAX_EPISODE_SECONDS, encode, growing_axes, playback_pace
-from lookfurther.video.chart import ChartAxes, ReturnCurve, axis_ticks, format_return
+from lookfurther.video.chart import ChartAxes, ReturnCurve, axis_ticks
 from lookfurther.video.encode import MAX_FPS
 from lookfurther.video.layout import PlayerPanel, VideoLayout
 from lookfurther.video.playback import (
@@ -43,7 +45,7 @@ from lookfurther.video.playback import (
     play_policy,
     replay_demonstration,
 )
-from lookfurther.video.players import ExpertEpisode, make_pair, short_env_title
+from lookfurther.video.players import ExpertEpisode, make_pair
 
 CART, PONG = "CartPole-v1", "ALE/Pong-v5"
 returns = st.lists(st.integers(-3, 3), min_size=1, max_size=12).map(lambda r: np.array(r, float))
@@ -252,7 +254,7 @@ def test_ticks_lie_within_the_axis(low: float, wide: float, count: int) -> None:
     [(0.8125, "0.812"), (0.75, "0.75"), (71500.0, "71,500"), (-21.0, "-21"), (99.99999, "100")],
 )
 def test_returns_in_words(value: float, text: str) -> None:
-    assert format_return(value) == text
+    assert format_number(value) == text
 
 
 @given(st.floats(1, 120), st.integers(1, 10**6), st.sampled_from([0.0, 0.25, 1.0, 4.0, 100.0]))

@@ -13,6 +13,7 @@ import tyro
 
 from lookfurther.cli.parsing import check_writable, parse_options
 from lookfurther.config import EnvConfig
+from lookfurther.envs.naming import is_atari
 from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.evaluation.paper_scores import START_TITLES, StartType
 from lookfurther.system.printable import make_printable
@@ -44,8 +45,10 @@ class EvaluateOptions:
     """demonstration sets for human starts and the expert's curve; empty: those of the run"""
     sticky: float | None = None
     """probability that the emulator repeats the last action; None: as in training"""
-    lanes: int = 20
-    """environments played in parallel"""
+    device: str = "auto"
+    """device of the network: auto, cpu, cuda or cuda:N; auto takes a GPU if there is one"""
+    lanes: int | None = None
+    """environments played in parallel; None: 20, on a GPU one for each episode, at most 256"""
     seed: int = 1_000_000
     """seed of starts and random actions; the same seed gives the same scores"""
     json: Path | None = None
@@ -77,7 +80,10 @@ def _validate_options(options: EvaluateOptions) -> None:
     """Raise a ConfigError for the first invalid option."""
     for is_valid, message in (
         (options.episodes > 0, f"--episodes must be at least 1, not {options.episodes}"),
-        (options.lanes > 0, f"--lanes must be at least 1, not {options.lanes}"),
+        (
+            options.lanes is None or options.lanes > 0,
+            f"--lanes must be at least 1, not {options.lanes}",
+        ),
         (0 <= options.epsilon <= 1, f"--epsilon must be 0 ... 1, not {options.epsilon:g}"),
         (
             0 <= (options.sticky or 0) < 1,
@@ -121,7 +127,8 @@ def _evaluate_agent(options: EvaluateOptions) -> Evaluation:
 
     if (Path(options.run) / checkpoint.MANIFEST_FILE).exists():
         raise ConfigError(f"{options.run} is a checkpoint: give the run folder that contains it")
-    agent = Agent.load(options.run, device=hardware.resolve_device("auto"), modules=options.modules)
+    device = hardware.resolve_device(options.device, setting="device")
+    agent = Agent.load(options.run, device=device, modules=options.modules)
     env = agent.config.env
     conditions = EvaluationConditions(
         env=env,
@@ -131,8 +138,8 @@ def _evaluate_agent(options: EvaluateOptions) -> Evaluation:
         step=agent.step,
         seed=options.seed,
     )
-    if options.starts == "human" and not _is_atari(env):
-        raise ConfigError(f"--starts human needs an Atari game; {env} is not one")
+    if options.starts == "human" and not is_atari(env):
+        raise ConfigError(f"--starts human needs an Atari game, and {env} is not one")
     return run_evaluation(
         agent,
         conditions,
@@ -156,26 +163,18 @@ def _open_demos(options: EvaluateOptions, agent: Agent) -> list[DemoSet]:
                 raise
             print(f"no expert curve: {error}", file=sys.stderr)
             continue
-        demo_env = demo_sets[-1].description.spec.env
-        if demo_env != agent.spec.env:
-            raise DemonstrationError(
-                f"{name} contains {demo_env}, but the agent plays {agent.spec.env}"
-            )
+        set_env = demo_sets[-1].description.spec.env
+        if set_env != agent.spec.env:
+            raise DemonstrationError(f"{name} shows {set_env}, the agent plays {agent.spec.env}")
     return demo_sets
 
 
 def _sticky_prob(options: EvaluateOptions, env: str, run_value: float) -> float:
     """Return the probability from --sticky, or that of the run."""
-    if options.sticky and not _is_atari(env):
-        raise ConfigError(f"--sticky needs an Atari game; {env} is not one")
+    if options.sticky and not is_atari(env):
+        raise ConfigError(f"--sticky needs an Atari game, and {env} is not one")
     sticky = run_value if options.sticky is None else options.sticky
-    return sticky if _is_atari(env) else 0.0
-
-
-def _is_atari(env: str) -> bool:
-    from lookfurther.envs.factory import find_env_spec
-
-    return find_env_spec(env).namespace == "ALE"
+    return sticky if is_atari(env) else 0.0
 
 
 def _episode_counter(episodes: int) -> Callable[[EpisodeResult], None]:
@@ -195,28 +194,27 @@ def _episode_counter(episodes: int) -> Callable[[EpisodeResult], None]:
 
 
 def format_evaluation_summary(evaluation: Evaluation) -> str:
-    """Format the statistics for the terminal."""
-    facts, conditions = evaluation.summary(), evaluation.conditions
-    details = [START_TITLES[conditions.starts], f"ε {conditions.epsilon:g}"]
+    """The statistics as a table for the terminal."""
+    summary, conditions = evaluation.summary(), evaluation.conditions
+    details = [f"{summary['episodes']} episodes", START_TITLES[conditions.starts]]
+    details.append(f"ε {conditions.epsilon:g}")
     details += [f"sticky {conditions.sticky:g}"] if conditions.sticky else []
     details += [f"step {conditions.step:,}"] if conditions.step else []
-    lines = [
-        f"{make_printable(conditions.env)}: {facts['episodes']} episodes, {', '.join(details)}"
-    ]
+    lines = [f"{make_printable(conditions.env)}: {', '.join(details)}"]
     for name in ("mean", "median", "iqm"):
-        value, low, high = facts[name].values()
+        value, low, high = summary[name].values()
         lines.append(f"  {name:20}{value:>12,.1f}   95% {low:,.1f} to {high:,.1f}")
-    lines.append(f"  {'best':20}{facts['best']:>12,.1f}")
+    lines.append(f"  {'best':20}{summary['best']:>12,.1f}")
     for name, unit in (("expert", ""), ("human_normalised", " %"), ("expert_relative", " %")):
-        if facts[name] is not None:
-            lines.append(f"  {name.replace('_', '-'):20}{facts[name]:>12,.1f}{unit}")
+        if summary[name] is not None:
+            lines.append(f"  {name.replace('_', '-'):20}{summary[name]:>12,.1f}{unit}")
     return "\n".join(lines)
 
 
 def _write_json(path: Path, evaluation: Evaluation) -> None:
     """Write conditions, statistics and episodes as JSON."""
     from lookfurther.evaluation import results
-    from lookfurther.training.run_dir import write_text
+    from lookfurther.system.files import write_text
 
     episodes = {"scores": evaluation.scores.tolist(), "lengths": evaluation.steps.tolist()}
     text = json.dumps(results.evaluation_to_dict(evaluation) | episodes, indent=2, allow_nan=False)

@@ -71,11 +71,12 @@ def run(args: list[str]) -> int:
 
 def write_comparison(options: VideoOptions, agent: Agent, experts: list[ExpertEpisode]) -> int:
     """Write the video and print a line for each pair."""
+    from lookfurther.envs.naming import short_env_title
     from lookfurther.video import VIDEO_WIDTHS, write_video
-    from lookfurther.video.chart import format_return, format_time
+    from lookfurther.video.chart import format_time
     from lookfurther.video.layout import VideoLayout
     from lookfurther.video.playback import EnvView
-    from lookfurther.video.players import make_pair, short_env_title
+    from lookfurther.video.players import make_pair
 
     seeds = range(options.seed, options.seed + options.episodes)
     chosen = experts[: options.episodes] or [None] * options.episodes
@@ -91,7 +92,7 @@ def write_comparison(options: VideoOptions, agent: Agent, experts: list[ExpertEp
     results = write_video(layout, pairs, options.out, options.speed, log)
     for players, result in zip(pairs, results, strict=True):
         scores = zip(players, result.scores, strict=True)
-        parts = [f"{player.name.lower()} {format_return(score)}" for player, score in scores]
+        parts = [f"{player.name.lower()} {format_number(score)}" for player, score in scores]
         if result.overtaking_frame is not None:
             parts.append(f"the agent leads from {format_time(result.overtaking_frame, env_view)}")
         print(", ".join(parts))

@@ -28,7 +28,8 @@ from lookfurther.demos.playback import (
 )
 from lookfurther.demos.verify import verify_episode
 from lookfurther.envs import get_spec
-from lookfurther.envs.emulator import game_of, load_game, make_ale
+from lookfurther.envs.emulator import load_game, make_ale
+from lookfurther.envs.factory import find_game
 from lookfurther.errors import DemonstrationError
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ class BeamSearch:
         for frame, address, value in input_log.ram_writes.tolist():
             self.ram_writes.setdefault(frame, []).append((address, value))
         self._ale = make_ale(seed=input_log.seed)
-        load_game(self._ale, game_of(env), input_log.variant)
+        load_game(self._ale, find_game(env), input_log.variant)
 
     def initial_candidate(self) -> Candidate:
         return Candidate(0, self._ale.cloneState(), 0.0, ())

@@ -14,7 +14,8 @@ from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.envs import get_spec
 from lookfurther.envs.emulator import Emulator
 from lookfurther.envs.factory import EnvFactory, find_env_spec
-from lookfurther.envs.sync import Lane
+from lookfurther.envs.lane import Lane
+from lookfurther.envs.naming import is_atari
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import Spec
 
@@ -56,7 +57,7 @@ def collect_episodes(
 ) -> tuple[list[Episode], Spec]:
     """An episode of the expert from each seed, seen as training will see it."""
     source = find_env_spec(env)
-    if source.namespace == "ALE":
+    if is_atari(source.id):
         spec = get_spec(env, env_config)
         if not env_config.full_actions:
             raise DemonstrationError(

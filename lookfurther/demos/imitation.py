@@ -40,6 +40,6 @@ def limit_imitation(
     """The chunk of these episodes, with the mark of L_IM on the imitated steps only."""
     select = IMITATED_STEPS[imitated_steps]
     imitated = np.concatenate([np.append(select(e, frame_stack), True) for e in episodes])
-    mark = chunk.mark.copy()
+    mark = np.array(chunk.mark)
     mark[: len(imitated)][~imitated] &= ~np.uint8(BEST)
     return chunk._replace(mark=mark)

@@ -14,6 +14,7 @@ from lookfurther.config import EnvConfig
 from lookfurther.demos.bounded_json import parse_json
 from lookfurther.demos.episode import Audit, Episode
 from lookfurther.envs.emulator import DEFAULT_VARIANT, GameVariant
+from lookfurther.envs.naming import is_atari
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import MAX_ACTIONS, Spec
 
@@ -100,12 +101,13 @@ def _check_sizes(spec: Spec, action_repeat: int) -> None:
 def make_origin(spec: Spec, env_config: EnvConfig) -> Origin:
     """How episodes seen as `spec` under these settings came to be."""
     adapted = env_config.wrappers, env_config.layout
-    if not spec.env.startswith("ALE/"):
+    if not is_atari(spec.env):
         version = f"gymnasium {importlib.metadata.version('gymnasium')}"
         return Origin("", (), 1, 0.0, version, "", *adapted)
-    from lookfurther.envs.emulator import ACTION_MEANINGS, Emulator, game_of, rom_digest
+    from lookfurther.envs.emulator import ACTION_MEANINGS, Emulator, rom_digest
+    from lookfurther.envs.factory import find_game
 
-    game = game_of(spec.env)
+    game = find_game(spec.env)
     version = f"ale-py {importlib.metadata.version('ale-py')}"
     how = env_config.action_repeat, env_config.sticky_prob
     legal = range(18) if spec.actions == 18 else Emulator(spec.env).legal_actions

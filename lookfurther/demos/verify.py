@@ -13,7 +13,7 @@ from lookfurther.demos.episode import Audit, Episode, InputLog
 from lookfurther.demos.playback import majority_actions, make_emulator, play_log, step_ends
 from lookfurther.envs.emulator import FUSED_MULTIPLY_ADD, Emulator
 from lookfurther.envs.factory import EnvFactory, find_env_spec
-from lookfurther.envs.sync import Lane
+from lookfurther.envs.lane import Lane
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import Spec
 

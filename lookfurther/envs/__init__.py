@@ -1,8 +1,9 @@
-"""Environments behind one interface: m lanes stepped together, whatever is inside them."""
+"""Environments behind one interface: m lanes that step together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import gymnasium
@@ -12,16 +13,17 @@ from gymnasium.envs.registration import EnvSpec
 from lookfurther.config import EnvConfig
 from lookfurther.envs.atari import AtariEnvs
 from lookfurther.envs.factory import EnvFactory, find_env_spec
+from lookfurther.envs.naming import is_atari
 from lookfurther.envs.subproc import SubprocEnvs
 from lookfurther.envs.sync import SyncEnvs
 from lookfurther.types import Spec, Step
 
 
 class Envs(Protocol):
-    """m environments with next-step autoreset; the arrays of a Step are never written again.
+    """m environments with next-step autoreset; the arrays of a Step are never overwritten.
 
-    `send` and `recv` alternate, and `state` belongs after a `recv`. After an end the next action
-    of that lane is ignored, and its answer is the first observation of the next episode.
+    `send` and `recv` alternate; call `state` after a `recv`. After the end of an episode, the next
+    action of that lane is ignored, and the lane returns the first observation of a new episode.
     """
 
     @property
@@ -32,7 +34,7 @@ class Envs(Protocol):
 
     @property
     def dropped_episodes(self) -> int:
-        """Episodes cut short by a fault, to be forgotten."""
+        """Episodes that a fault cut short, which must not be learned from."""
         ...
 
     @property
@@ -42,41 +44,41 @@ class Envs(Protocol):
 
     @property
     def replacements(self) -> Sequence[str]:
-        """A line for each worker process that was lost and replaced."""
+        """One line for each worker process that was lost and replaced."""
         ...
 
     def reset(self) -> Step:
-        """Open a new episode in every lane."""
+        """Begin a new episode in every lane."""
         ...
 
     def send(self, actions: np.ndarray) -> None:
-        """Give each lane its action, int [m]; returns at once where environments step elsewhere."""
+        """Send each lane its action, int [m]; does not wait for environments in other threads."""
         ...
 
     def recv(self) -> Step:
-        """What followed the actions sent."""
+        """The Step that follows the actions sent."""
         ...
 
     def truncate(self, lanes: np.ndarray) -> Step:
-        """The last Step again, with the episodes of `lanes` [m] bool truncated there.
+        """Truncate the episodes of `lanes` [m] bool at the last Step; return that Step, changed.
 
-        Only episodes in progress can be. The next answer of these lanes opens a new episode.
+        Only episodes in progress can be truncated. The next `recv` begins new ones in these lanes.
         """
         ...
 
     def state(self) -> dict[str, np.ndarray]:
-        """What `restore` needs to take up the episodes in flight."""
+        """What `restore` needs to continue the episodes in progress."""
         ...
 
     def restore(self, state: dict[str, np.ndarray]) -> tuple[Step, np.ndarray]:
-        """The Step of the time of `state`, and bool [m]: which lanes truly go on from it.
+        """Return the Step of `state`, and bool [m]: which lanes continue from it.
 
         The other lanes have begun a new episode.
         """
         ...
 
     def close(self) -> None:
-        """Let go of environments, processes and memory; may be called twice."""
+        """Release environments, processes and memory; may be called twice."""
         ...
 
 
@@ -87,22 +89,18 @@ def make_envs(
     seed: int,
     threads: int,
 ) -> Envs:
-    """m lanes of an environment id, or of what a function without arguments builds."""
+    """m lanes of an environment id, or of the environments that a function builds."""
     source = find_env_spec(env) if isinstance(env, str) else env
-    if isinstance(source, EnvSpec) and source.namespace == "ALE":
+    if isinstance(source, EnvSpec) and is_atari(source.id):
         return AtariEnvs(source, env_config, lanes, seed, threads)
-    blueprint = EnvFactory(source, env_config)
+    factory = EnvFactory(source, env_config)
     if env_config.processes:
-        return SubprocEnvs(blueprint, lanes, seed)
-    return SyncEnvs(blueprint, range(lanes), seed)
+        return SubprocEnvs(factory, lanes, seed)
+    return SyncEnvs(factory, range(lanes), seed)
 
 
 def get_spec(env: str | Callable[[], gymnasium.Env], env_config: EnvConfig) -> Spec:
-    """What the lanes of `make_envs` will show and accept; builds one environment to see."""
-    source = find_env_spec(env) if isinstance(env, str) else env
-    if isinstance(source, EnvSpec) and source.namespace == "ALE":
-        envs = AtariEnvs(source, env_config, lanes=1, seed=0, threads=1)
-    else:
-        envs = SyncEnvs(EnvFactory(source, env_config), range(1), seed=0)
+    """The Spec of the lanes that `make_envs` makes; builds one environment."""
+    envs = make_envs(env, replace(env_config, processes=0), lanes=1, seed=0, threads=1)
     envs.close()
     return envs.spec

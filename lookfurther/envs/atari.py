@@ -1,4 +1,4 @@
-"""Atari games, ale-py's vector environment pinned to the paper (Sec. 4, App. C and Table 6)."""
+"""Atari games: ale-py's vector environment with the paper's settings (Sec. 4, App. C, Table 6)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lookfurther.types import Spec, Step
 if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
 
-SCREEN_SIZE = 84  # pixels of a grey frame
+SCREEN_SIZE = 84  # height and width of a greyscale frame, in pixels
 
 
 class AtariEnvs:
-    """m games stepped by ale-py's own threads. The emulators' states cannot be taken out."""
+    """m games stepped by ale-py's own threads. ale-py cannot save the state of these emulators."""
 
     dropped_episodes = 0
     restarts = 0
@@ -32,32 +32,33 @@ class AtariEnvs:
             raise ConfigError(
                 f"environment.wrappers do not fit {env_spec.id}: Atari is adapted here"
             )
-        stack = env_config.frame_stack or 4
+        frame_stack = env_config.frame_stack or 4
         self._vector_env = _make_vector_env(
-            env_spec.kwargs["game"], env_config, lanes, stack, threads
+            env_spec.kwargs["game"], env_config, lanes, frame_stack, threads
         )
-        # ale-py would seed the lanes seed, seed + 1, ...: neighbouring runs would share games.
+        # ale-py would use seed, seed + 1, ... for the lanes: runs with near seeds would share them.
         states = np.random.SeedSequence(seed).generate_state(lanes)
         self._seeds: np.ndarray | None = (states >> 1).astype(np.int32)
         self._ended = np.zeros(lanes, bool)
         self._truncated = np.zeros(lanes, bool)  # by `truncate`, not by the emulator
         self.lanes = lanes
         actions = int(self._vector_env.single_action_space.n)  # type: ignore[attr-defined]
-        self.spec = Spec(env_spec.id, (1, SCREEN_SIZE, SCREEN_SIZE), stack, "uint8", actions, 255.0)
+        plane = (1, SCREEN_SIZE, SCREEN_SIZE)
+        self.spec = Spec(env_spec.id, plane, frame_stack, "uint8", actions, 255.0)
 
     def reset(self) -> Step:
         observation, _ = self._vector_env.reset(seed=self._seeds)
-        self._seeds = None  # a second reset opens other episodes, not the first ones again
+        self._seeds = None  # a second reset begins other episodes
         self._ended, self._truncated = np.zeros((2, self.lanes), bool)
-        none = np.zeros(self.lanes, bool)
+        no_lanes = np.zeros(self.lanes, bool)
         reward = np.zeros(self.lanes, np.float32)
-        return Step(observation, reward, none, none, np.ones(self.lanes, bool), none)
+        return Step(observation, reward, no_lanes, no_lanes, np.ones(self.lanes, bool), no_lanes)
 
     def send(self, actions: np.ndarray) -> None:
         self._vector_env.send(np.asarray(actions, np.int64))
 
     def recv(self) -> Step:
-        # Each answer comes in memory of its own: nothing to copy.
+        # ale-py returns new arrays every time: no copy is needed.
         observation, reward, terminal, truncated, _ = self._vector_env.recv()
         if self._truncated.any():
             observation, _ = self._vector_env.reset(options={"reset_mask": self._truncated})
@@ -81,26 +82,29 @@ class AtariEnvs:
         return self.reset(), np.zeros(self.lanes, bool)
 
     def close(self) -> None:
-        with contextlib.suppress(AttributeError):  # closed before
-            del (
-                self._vector_env
-            )  # ale-py stops its threads when the last reference goes, not on close()
+        with contextlib.suppress(AttributeError):  # already closed
+            # ale-py stops its threads when the last reference is deleted, not on close().
+            del self._vector_env
+
+
+def max_episode_frames(env_config: EnvConfig) -> int:
+    """The maximum episode length in emulator frames, including those before a human start."""
+    in_steps = env_config.episode_length_unit == "steps"
+    return env_config.max_episode_length * (env_config.action_repeat if in_steps else 1)
 
 
 def _make_vector_env(
     game: str, env_config: EnvConfig, lanes: int, frame_stack: int, threads: int
 ) -> AtariVectorEnv:
-    """ale-py's vector environment with every setting that differs from the paper spelt out."""
+    """ale-py's vector environment with every setting where its default differs from the paper."""
     from ale_py.vector_env import AtariVectorEnv  # an optional extra
     from gymnasium.vector import AutoresetMode
 
-    steps = env_config.episode_length_unit == "steps"
     return AtariVectorEnv(
         game,
         lanes,
         num_threads=threads,
-        max_num_frames_per_episode=env_config.max_episode_length
-        * (env_config.action_repeat if steps else 1),
+        max_num_frames_per_episode=max_episode_frames(env_config),
         repeat_action_probability=env_config.sticky_prob,
         full_action_space=env_config.full_actions,
         autoreset_mode=AutoresetMode.NEXT_STEP,

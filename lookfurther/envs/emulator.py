@@ -1,7 +1,7 @@
-"""One Atari emulator, frame by frame, seen bit for bit as ale-py's vector environment shows it.
+"""One Atari emulator stepped by frames, with the observations of ale-py's vector environment.
 
-The vector environment cannot give its state, nor take RAM or one action for each frame: recording,
-replaying and searching need an emulator that can.
+The vector environment can neither save its state, nor write RAM, nor take one action per frame.
+Recording, replaying and searching need all three.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lookfurther.envs.atari import SCREEN_SIZE
-from lookfurther.envs.factory import find_env_spec
+from lookfurther.envs.factory import find_game
 from lookfurther.errors import ConfigError
 
 if TYPE_CHECKING:
     from ale_py import ALEInterface
 
-# The names of the emulator's actions; the place of each is its id.
+# The names of the emulator's actions, in the order of their ids.
 ACTION_MEANINGS = (
     *("NOOP", "FIRE", "UP", "RIGHT", "LEFT", "DOWN"),
     *("UPRIGHT", "UPLEFT", "DOWNRIGHT", "DOWNLEFT"),
@@ -33,15 +33,15 @@ ACTION_MEANINGS = (
     *("UPRIGHTFIRE", "UPLEFTFIRE", "DOWNRIGHTFIRE", "DOWNLEFTFIRE"),
 )
 
-# Where the processor multiplies and adds in one rounding, ale-py's OpenCV does: about one pixel in
-# a hundred thousand, exactly between two grey values, falls to the other side.
+# ale-py's OpenCV uses fused multiply-add where the processor has it. About one pixel in a hundred
+# thousand lies exactly between two grey values and is then rounded the other way.
 FUSED_MULTIPLY_ADD = platform.machine().lower() in ("aarch64", "arm64")
 
-STATE_HEADER = struct.Struct("<III")  # of a state: frames, phase, bytes of the picture under way
+STATE_HEADER = struct.Struct("<III")  # frame number, phase, bytes of the previous frame
 
 
 class GameVariant(NamedTuple):
-    """Which of a cartridge's games is played; None is the one it starts with."""
+    """Mode and difficulty of a game; None is the one it starts with."""
 
     mode: int | None = None
     difficulty: int | None = None
@@ -51,10 +51,10 @@ DEFAULT_VARIANT = GameVariant()  # what the vector environment plays
 
 
 class Emulator:
-    """One Atari game with power on, frame by frame.
+    """One Atari game from power-on, stepped by frames.
 
-    A picture is the brighter of the last two frames of a step, pixel by pixel. A step that ends
-    early, because the game is over, adds to the picture before it what it had come to show.
+    An observation is the pixelwise maximum of the last two frames of a step. A step that ends
+    early, because the game is over, is pooled with the observation before it.
     With a `phase` the first step after power-on is shorter: it has that many frames.
     """
 
@@ -67,28 +67,22 @@ class Emulator:
         phase: int = 0,
         variant: GameVariant = DEFAULT_VARIANT,
     ) -> None:
-        self.game, self.action_repeat, self.phase, self.variant = (
-            game_of(env),
-            action_repeat,
-            phase,
-            variant,
-        )
+        self.game, self.variant = find_game(env), variant
+        self.action_repeat, self.phase = action_repeat, phase
         self._ale = make_ale(sticky_prob, seed)
         self.reset()
 
     def reset(self) -> np.ndarray:
-        """Switch the power off and on: the same start whatever was played before."""
+        """Switch the power off and on: the start does not depend on what was played before."""
         load_game(self._ale, self.game, self.variant)
         self.frame_number = 0
         self._pooled_frame = self._ale.getScreenGrayscale()
-        self._previous_frame = np.zeros(
-            0, np.uint8
-        )  # the step's last frame but one, once it is there
+        self._previous_frame = np.zeros(0, np.uint8)  # the step's last frame but one, or empty
         return self.current_plane()
 
     @property
     def is_over(self) -> bool:
-        """Whether the game is: no frame follows."""
+        """Whether the game has ended."""
         return self._ale.game_over(with_truncation=False)
 
     @property
@@ -97,32 +91,30 @@ class Emulator:
 
     @property
     def minimal_actions(self) -> tuple[int, ...]:
-        """The ids of the game's own actions, its minimal set."""
+        """The action ids of the game's minimal set."""
         return tuple(action.value for action in self._ale.getMinimalActionSet())
 
     @property
     def legal_actions(self) -> tuple[int, ...]:
-        """The ids of the environment's actions, in its order: all 18 but where nothing fires."""
+        """The action ids of the environment, in its order: all 18, fewer in games without fire."""
         return tuple(action.value for action in self._ale.getLegalActionSet())
 
     def step_frame(self, action: int) -> float:
-        """One emulator frame under an action of 0 ... 17; the raw reward."""
+        """Play one emulator frame with an action of 0 ... 17; return the raw reward."""
         reward = self._ale.act(action)
         self.frame_number += 1
-        left = (self.phase - self.frame_number) % self.action_repeat
-        if left < 2 and not self.is_over:
-            seen = self._ale.getScreenGrayscale()
-            if left == 1:
-                self._previous_frame = seen
+        frames_left = (self.phase - self.frame_number) % self.action_repeat
+        if frames_left < 2 and not self.is_over:
+            frame = self._ale.getScreenGrayscale()
+            if frames_left == 1:
+                self._previous_frame = frame
             else:
-                self._pooled_frame = (
-                    np.maximum(seen, self._previous_frame) if self._previous_frame.size else seen
-                )
+                self._pooled_frame = self._max_pool(frame)
                 self._previous_frame = self._previous_frame[:0]
         return float(reward)
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool]:
-        """`repeat` frames under one action, or fewer where the game ends: plane, reward, over."""
+        """Play `action_repeat` frames, or fewer if the game ends; return plane, reward, is_over."""
         reward = 0.0
         for _ in range(self.action_repeat):
             reward += self.step_frame(action)
@@ -131,16 +123,11 @@ class Emulator:
         return self.current_plane(), reward, self.is_over
 
     def current_plane(self, fused: bool = FUSED_MULTIPLY_ADD) -> np.ndarray:
-        """What the vector environment would show if the step ended here, [1, 84, 84] uint8."""
-        seen = (
-            np.maximum(self._pooled_frame, self._previous_frame)
-            if self._previous_frame.size
-            else self._pooled_frame
-        )
-        return resize_by_area(seen, fused)[None]
+        """What the vector environment would return if the step ended here, [1, 84, 84] uint8."""
+        return resize_by_area(self._max_pool(self._pooled_frame), fused)[None]
 
     def rgb_screen(self) -> np.ndarray:
-        """The last frame in colour, [210 (more in some games), 160, 3] uint8."""
+        """The last frame in colour, [height, 160, 3] uint8; the height is 210 in most games."""
         return self._ale.getScreenRGB()
 
     def ram(self) -> np.ndarray:
@@ -152,37 +139,37 @@ class Emulator:
         self._ale.setRAM(address, value)
 
     def clone_state(self) -> bytes:
-        """What decides what comes next, random numbers and pictures included.
+        """Everything that determines the rest of the game, with random state and pooled frames.
 
-        The action that sticky actions may repeat is missing: ale-py does not give it.
+        The action that sticky actions may repeat is missing: ale-py does not expose it.
         """
-        head = STATE_HEADER.pack(self.frame_number, self.phase, self._previous_frame.size)
-        inner = self._ale.cloneState(include_rng=True).serialize()
-        whole = b"".join(
-            (head, self._pooled_frame.tobytes(), self._previous_frame.tobytes(), inner)
-        )
-        return zlib.compress(whole, 1)
+        header = STATE_HEADER.pack(self.frame_number, self.phase, self._previous_frame.size)
+        ale_state = self._ale.cloneState(include_rng=True).serialize()
+        frames = self._pooled_frame.tobytes() + self._previous_frame.tobytes()
+        return zlib.compress(header + frames + ale_state, 1)
 
     def restore_state(self, state: bytes) -> None:
-        """Go on from a `state` of the same game; `screen` is right again after one frame.
+        """Continue from a cloned state of the same game; `rgb_screen` is right after one frame.
 
-        Q*bert and Tetris can only do so in the emulator that gave it (ale-py 0.12).
+        Q*bert and Tetris can only restore a state in the emulator that cloned it (ale-py 0.12).
         """
         from ale_py import ALEState
 
-        whole = zlib.decompress(state)
-        self.frame_number, self.phase, begun = STATE_HEADER.unpack_from(whole)
-        pictures = np.frombuffer(
-            whole, np.uint8, self._pooled_frame.size + begun, STATE_HEADER.size
-        )
-        shape = self._pooled_frame.shape
-        self._pooled_frame = pictures[: self._pooled_frame.size].reshape(shape)
-        self._previous_frame = pictures[self._pooled_frame.size :].reshape(shape if begun else 0)
-        self._ale.restoreState(ALEState(whole[STATE_HEADER.size + pictures.size :]))
+        data = zlib.decompress(state)
+        self.frame_number, self.phase, previous_size = STATE_HEADER.unpack_from(data)
+        size, shape = self._pooled_frame.size, self._pooled_frame.shape
+        frames = np.frombuffer(data, np.uint8, size + previous_size, STATE_HEADER.size)
+        self._pooled_frame = frames[:size].reshape(shape)
+        self._previous_frame = frames[size:].reshape(shape if previous_size else 0)
+        self._ale.restoreState(ALEState(data[STATE_HEADER.size + frames.size :]))
+
+    def _max_pool(self, frame: np.ndarray) -> np.ndarray:
+        """The pixelwise maximum of `frame` and the step's previous frame, if there is one."""
+        return np.maximum(frame, self._previous_frame) if self._previous_frame.size else frame
 
 
 def make_ale(sticky_prob: float = 0.0, seed: int = 0) -> ALEInterface:
-    """ale-py's own emulator, without a game in it."""
+    """ale-py's emulator without a game."""
     from ale_py import ALEInterface, LoggerMode  # an optional extra
 
     ALEInterface.setLoggerMode(LoggerMode.Error)
@@ -193,8 +180,8 @@ def make_ale(sticky_prob: float = 0.0, seed: int = 0) -> ALEInterface:
 
 
 def load_game(ale: ALEInterface, game: str, variant: GameVariant = DEFAULT_VARIANT) -> None:
-    """Put a game in and begin: the same start whatever was played before."""
-    ale.loadROM(rom_path(game))  # a mere reset_game keeps some games' RAM
+    """Load a game and begin: the start does not depend on what was played before."""
+    ale.loadROM(rom_path(game))  # reset_game alone keeps the RAM of some games
     mode, difficulty = variant
     if mode is not None:
         _check_choice(game, "mode", mode, ale.getAvailableModes())
@@ -212,7 +199,7 @@ def _check_choice(game: str, name: str, value: int, choices: Sequence[int]) -> N
 
 
 def normalise_variant(game: str, mode: int | None, difficulty: int | None) -> GameVariant:
-    """A variant in which None stands for what a game starts with: its first mode, difficulty 0."""
+    """A variant with None for the values a game starts with: its first mode, difficulty 0."""
     if mode is None and difficulty is None:
         return DEFAULT_VARIANT
     ale = make_ale()
@@ -221,16 +208,8 @@ def normalise_variant(game: str, mode: int | None, difficulty: int | None) -> Ga
     return GameVariant(None if mode == first else mode, difficulty or None)
 
 
-def game_of(env: str) -> str:
-    """The ROM's name of an id such as ALE/MontezumaRevenge-v5."""
-    spec = find_env_spec(env)
-    if spec.namespace != "ALE":
-        raise ConfigError(f"{env} is no Atari game: its id must be an ALE/...-v5 one")
-    return spec.kwargs["game"]
-
-
 def rom_path(game: str) -> Path:
-    """Where ale-py keeps the ROM of a game."""
+    """The path of a game's ROM in ale-py."""
     from ale_py import roms
 
     path = roms.get_rom_path(game) if game in roms.get_all_rom_ids() else None
@@ -246,16 +225,16 @@ def rom_digest(game: str) -> str:
 
 
 def resize_by_area(grey: np.ndarray, fused: bool = FUSED_MULTIPLY_ADD) -> np.ndarray:
-    """A grey screen as [84, 84], each pixel the mean of the area under it, as OpenCV rounds it.
+    """Resize a greyscale screen to [84, 84] by area averaging, with OpenCV's rounding.
 
-    Sums are single precision, along the rows first; `fused` rounds once where a product is added.
+    Sums are in single precision, along rows first; `fused` rounds a product and its sum once.
     """
-    kind = np.float64 if fused else np.float32  # holds the exact sum of a product and a term
+    dtype = np.float64 if fused else np.float32  # float64 holds a product plus a term exactly
     for axis in (1, 0):
-        places, weights = _area_weights(grey.shape[axis])
+        indices, weights = _area_weights(grey.shape[axis])
         total = None
-        for place, weight in zip(places, weights.astype(kind), strict=True):
-            term = grey.take(place, axis) * (weight if axis == 1 else weight[:, None])
+        for index, weight in zip(indices, weights.astype(dtype), strict=True):
+            term = grey.take(index, axis) * (weight if axis == 1 else weight[:, None])
             total = (term if total is None else term + total).astype(np.float32, copy=False)
         assert total is not None
         grey = total
@@ -264,7 +243,7 @@ def resize_by_area(grey: np.ndarray, fused: bool = FUSED_MULTIPLY_ADD) -> np.nda
 
 @lru_cache
 def _area_weights(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each of 84 pixels the places under it of `size` ones, and their shares, [n, 84] each."""
+    """For each of 84 output pixels, the input pixels it covers and their weights: [n, 84] each."""
     scale = size / SCREEN_SIZE
     columns = []
     for i in range(SCREEN_SIZE):
@@ -278,6 +257,6 @@ def _area_weights(size: int) -> tuple[np.ndarray, np.ndarray]:
         columns.append(parts)
     n = max(map(len, columns))
     padded = [parts + [(0, 0.0)] * (n - len(parts)) for parts in columns]
-    places = np.array([[place for place, _ in parts] for parts in padded], np.intp)
-    shares = np.array([[share for _, share in parts] for parts in padded], np.float32)
-    return places.T.copy(), shares.T.copy()
+    indices = np.array([[index for index, _ in parts] for parts in padded], np.intp)
+    weights = np.array([[weight for _, weight in parts] for parts in padded], np.float32)
+    return indices.T.copy(), weights.T.copy()

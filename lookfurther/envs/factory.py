@@ -1,4 +1,4 @@
-"""Finding and building Gymnasium environments, and what we make of their spaces."""
+"""Find and build Gymnasium environments, and derive a Spec from their spaces."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete
 
 from lookfurther.config import EnvConfig
+from lookfurther.envs.naming import is_atari
 from lookfurther.errors import ConfigError, EnvironmentFault
 from lookfurther.types import Spec
 
-# Families of ids, the module that registers them and our extra that installs it.
+# Prefix of ids: the module that registers them, and our extra that installs the module.
 ENV_FAMILIES = {
     "ALE/": ("ale_py", "atari"),
     "MiniGrid-": ("minigrid", "minigrid"),
@@ -26,7 +27,7 @@ FLATTEN_WRAPPER = "gymnasium.wrappers:FlattenObservation"
 
 
 def find_env_spec(env: str) -> EnvSpec:
-    """The registered environment of an id; `module:id` imports the module that registers it."""
+    """The registered environment of an id; for `module:id`, imports the module first."""
     module, _, name = env.rpartition(":")
     extra = ""
     for prefix, family in ENV_FAMILIES.items():
@@ -42,20 +43,28 @@ def find_env_spec(env: str) -> EnvSpec:
         if extra:
             raise EnvironmentFault(f"{name} needs {module}: install lookfurther[{extra}]") from None
         raise ConfigError(f"env {env!r}: {error}") from None
-    if spec.entry_point == "ale_py.env:AtariEnv" and spec.namespace != "ALE":
+    if spec.entry_point == "ale_py.env:AtariEnv" and not is_atari(spec.id):
         raise ConfigError(f"env {env!r} is an old name of an Atari game: use its ALE/...-v5 id")
     return spec
 
 
+def find_game(env: str) -> str:
+    """The ROM name of a registered Atari game; a ConfigError for any other id."""
+    spec = find_env_spec(env)
+    if not is_atari(spec.id):
+        raise ConfigError(f"{env} is no Atari game: its id must be an ALE/...-v5 one")
+    return spec.kwargs["game"]
+
+
 @dataclass(frozen=True)
 class EnvFactory:
-    """What it takes to build one environment, in this process or another."""
+    """Builds one environment, in this process or another."""
 
     source: EnvSpec | Callable[[], gymnasium.Env]
     env_config: EnvConfig
 
     def env_name(self, env: gymnasium.Env | None = None) -> str:
-        """The id, or the name of the function that builds `env`, or `env`'s own."""
+        """The id, else the name of the function that builds `env`, else that of `env` itself."""
         if isinstance(self.source, EnvSpec):
             return self.source.id
         name = getattr(self.source, "__name__", "")
@@ -64,9 +73,9 @@ class EnvFactory:
         return env.spec.id if env.spec else type(env.unwrapped).__name__
 
     def build_env(self) -> gymnasium.Env:
-        """A new environment, wrapped as asked."""
+        """A new environment with the configured wrappers."""
         if isinstance(self.source, EnvSpec):
-            # Gymnasium's checker lets through what we refuse, and costs more than our checks.
+            # Gymnasium's checker accepts what we refuse, and costs more than our checks.
             env = gymnasium.make(self.source, disable_env_checker=True)
         else:
             env = self.source()
@@ -79,7 +88,7 @@ class EnvFactory:
         return env
 
     def make_spec(self, env: gymnasium.Env) -> Spec:
-        """How `env` looks after our adaptation, or a ConfigError that says why it cannot be."""
+        """The Spec of `env` after our adaptation; a ConfigError if we cannot adapt it."""
         name, actions, box = self.env_name(env), env.action_space, env.observation_space
         if not isinstance(actions, Discrete):
             raise ConfigError(
@@ -87,12 +96,11 @@ class EnvFactory:
                 " learned: wrap it, for example --environment.wrappers your_module:DiscreteActions"
             )
         if not isinstance(box, Box):
-            grid = name.startswith(("MiniGrid-", "BabyAI-"))
-            mend = "lookfurther.envs.minigrid:OneHotGrid" if grid else FLATTEN_WRAPPER
+            is_grid = name.startswith(("MiniGrid-", "BabyAI-"))
+            wrapper = "lookfurther.envs.minigrid:OneHotGrid" if is_grid else FLATTEN_WRAPPER
             raise ConfigError(
-                f"{name}: its observations are {_shorten_space(box)}, not a Box:"
-                " wrap it, for example"
-                f" --environment.wrappers {mend}"
+                f"{name}: its observations are {_shorten_space(box)}, not a Box: wrap it,"
+                f" for example --environment.wrappers {wrapper}"
             )
         plane, dtype, high = self._plane_format(name, box)
         stack = self.env_config.frame_stack or 1
@@ -107,9 +115,8 @@ class EnvFactory:
             shape = (1, *shape)
         elif len(shape) != 3:
             raise ConfigError(
-                f"{name}: its observations are {_shorten_space(box)},"
-                " neither a vector nor an image:"
-                f" wrap it, for example --environment.wrappers {FLATTEN_WRAPPER}"
+                f"{name}: its observations are {_shorten_space(box)}, neither a vector nor an"
+                f" image: wrap it, for example --environment.wrappers {FLATTEN_WRAPPER}"
             )
         elif self.env_config.layout == "hwc":
             shape = (shape[2], *shape[:2])
@@ -125,7 +132,7 @@ class EnvFactory:
 
 
 def load_wrapper(name: str) -> Callable[[gymnasium.Env], gymnasium.Env]:
-    """The wrapper a `module:Class` names."""
+    """The wrapper class of `module:Class`."""
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)

@@ -1,4 +1,4 @@
-"""MiniGrid and BabyAI levels as networks like them: the whole grid, one plane for each property."""
+"""One-hot grid observations for MiniGrid and BabyAI."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 
-NUM_OBJECTS, NUM_COLOURS, NUM_STATES = (
-    11,
-    6,
-    4,
-)  # MiniGrid's own counts; an agent's state is its direction
+# MiniGrid's own counts; the state of an agent is its direction.
+NUM_OBJECTS, NUM_COLOURS, NUM_STATES = 11, 6, 4
 
 
 class OneHotGrid(gymnasium.ObservationWrapper):
-    """The full grid as 0 or 1 per cell and property: [width, height, 21] uint8.
+    """The full grid, one-hot for each cell and property: [width, height, 21] uint8.
 
-    What the agent carries is missing from the grid, and so can be told from it.
+    An object that the agent carries is missing from the grid: that identifies it.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -40,20 +37,20 @@ class OneHotGrid(gymnasium.ObservationWrapper):
 
 
 class LayoutSubset(gymnasium.Wrapper):
-    """Only these of a level's endless layouts: a handful of demonstrations can show them all."""
+    """Restricts a level to a few layouts, so that a few demonstrations cover all of them."""
 
     def __init__(self, env: gymnasium.Env, layouts: Sequence[int]) -> None:
         super().__init__(env)
         self.layouts = layouts
-        self._random = np.random.default_rng()  # the level's own generator starts anew each time
+        self._random = np.random.default_rng()  # every reset seeds the level's own generator
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
-        drawn = int(self._random.integers(2**31)) if seed is None else seed
-        return self.env.reset(seed=self.layouts[drawn % len(self.layouts)], options=options)
+        index = int(self._random.integers(2**31)) if seed is None else seed
+        return self.env.reset(seed=self.layouts[index % len(self.layouts)], options=options)
 
 
-# The first eight in which MiniGrid's scripted expert never turns back on itself: elsewhere it shows
-# two actions for one state, which no margin can satisfy.
+# The first eight layouts in which MiniGrid's scripted expert never turns back. In the others it
+# takes two actions in one state, and no margin loss can satisfy both.
 UNLOCK_LAYOUTS = (0, 1, 2, 4, 5, 6, 9, 10)
 
 

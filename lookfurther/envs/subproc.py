@@ -1,4 +1,4 @@
-"""Gymnasium environments stepped in processes of their own, with arrays in shared memory."""
+"""Gymnasium environments stepped in worker processes, with arrays in shared memory."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from lookfurther.envs.subproc_worker import (
     WorkerSetup,
     lane_dtype,
 )
-from lookfurther.envs.sync import SyncEnvs, select_lanes
-from lookfurther.errors import CheckpointError, EnvironmentFault
+from lookfurther.envs.sync import SyncEnvs, check_lane_count, select_lanes
+from lookfurther.errors import EnvironmentFault
 from lookfurther.types import Step
 
 
 class SubprocEnvs:
-    """The same lanes as `Lanes`, with the same results, split over `environment.processes`.
+    """The same lanes and results as `SyncEnvs`, split over `environment.processes` workers.
 
     A process that dies or hangs is replaced, and new episodes begin in its lanes.
     """
@@ -38,20 +38,20 @@ class SubprocEnvs:
         self._timeout = self._start_timeout = self._env_config.worker_timeout
         if self._timeout:
             self._start_timeout = max(self._timeout, START_TIMEOUT)
-        with contextlib.closing(SyncEnvs(factory, range(1), seed)) as one:
-            self.spec = one.spec
-        record = lane_dtype(self.spec)
-        # Anonymous memory: there is no name that could be left behind.
-        memory = multiprocessing.get_context("spawn").RawArray("b", lanes * record.itemsize)
-        self._records = np.frombuffer(memory, record)
-        self._is_over = np.ones(lanes, bool)  # lanes without an episode under way
+        with contextlib.closing(SyncEnvs(factory, range(1), seed)) as single_env:
+            self.spec = single_env.spec
+        dtype = lane_dtype(self.spec)
+        # Anonymous memory has no name, so nothing is left behind after a crash.
+        memory = multiprocessing.get_context("spawn").RawArray("b", lanes * dtype.itemsize)
+        self._records = np.frombuffer(memory, dtype)
+        self._is_over = np.ones(lanes, bool)  # lanes without an episode in progress
         self._episode_numbers = np.full(lanes, -1)
-        self._lost_counts = {"dropped_episodes": 0, "restarts": 0}  # of processes replaced
+        self._lost_counts = {"dropped_episodes": 0, "restarts": 0}  # of replaced processes
         self.replacements: list[str] = []
-        shared = WorkerSetup(memory, self.spec, cloudpickle.dumps((factory, self.spec)), seed)
+        setup = WorkerSetup(memory, self.spec, cloudpickle.dumps(factory), seed)
         bounds = np.linspace(0, lanes, min(self._env_config.processes, lanes) + 1).astype(int)
-        self._workers = [Worker(shared, *ends) for ends in pairwise(bounds.tolist())]
-        atexit.register(self.close)  # before multiprocessing's own handler, which only waits
+        self._workers = [Worker(setup, *ends) for ends in pairwise(bounds.tolist())]
+        atexit.register(self.close)  # runs before multiprocessing's own handler, which only waits
         try:
             for worker in self._workers:
                 worker.start()
@@ -90,7 +90,7 @@ class SubprocEnvs:
     def truncate(self, lanes: np.ndarray) -> Step:
         for worker in self._workers:
             worker.send_command("truncate", lanes[worker.lane_slice])
-        # What is lost is replaced by the next `recv`.
+        # The next `recv` replaces lost workers.
         self._collect_answers(self._workers, self._timeout)
         self._records["truncated"] |= lanes
         return self._read_step()
@@ -98,24 +98,22 @@ class SubprocEnvs:
     def state(self) -> dict[str, np.ndarray]:
         for worker in self._workers:
             worker.send_command("state")
-        # What is lost is replaced by the next `recv`.
+        # The next `recv` replaces lost workers.
         answers = self._collect_answers(self._workers, self._timeout)
         parts = [answers.get(worker) or self._lost_state(worker) for worker in self._workers]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def restore(self, state: dict[str, np.ndarray]) -> tuple[Step, np.ndarray]:
-        held = len(state["episode"])
-        if held != self.lanes:
-            raise CheckpointError(f"the checkpoint holds {held} lanes, this run has {self.lanes}")
+        check_lane_count(state, self.lanes)
         self._is_over[:], self._episode_numbers = True, state["episode"].astype(np.int64)
         for worker in self._workers:
             worker.send_command("restore", select_lanes(state, worker.low, worker.high))
         answers = self._collect_answers(self._workers, self._timeout)
-        same = np.zeros(self.lanes, bool)
+        continued = np.zeros(self.lanes, bool)
         for worker, answer in answers.items():
-            same[worker.lane_slice] = answer
+            continued[worker.lane_slice] = answer
         self._replace_lost(answers)
-        return self._read_step(), same
+        return self._read_step(), continued
 
     def close(self) -> None:
         atexit.unregister(self.close)
@@ -128,29 +126,29 @@ class SubprocEnvs:
 
     def _read_step(self) -> Step:
         step = Step(*(self._records[name].copy() for name in Step._fields))
-        # Kept apart from the records: a killed process may leave half of its next answer there.
-        self._is_over, self._episode_numbers = (
-            step.terminal | step.truncated,
-            self._records["episode"].copy(),
-        )
+        # Copied out of the records, where a killed process may leave half of its next answer.
+        self._is_over = step.terminal | step.truncated
+        self._episode_numbers = self._records["episode"].copy()
         return step
 
     def _total_count(self, name: str) -> int:
         return int(self._records[name].sum()) + self._lost_counts[name]
 
     def _lost_state(self, worker: Worker) -> dict[str, np.ndarray]:
-        """The last Step of a lost process without the actions that led to it.
+        """The last Step of a lost process, without the actions that led to it.
 
-        A restore begins new episodes there, unless the episodes have only begun.
+        `restore` begins new episodes in its lanes, unless the episodes have just begun.
         """
         lanes, records = worker.lane_slice, self._records
-        none = np.zeros(0, np.int64)
         step = {name: records[name][lanes].copy() for name in Step._fields}
-        length = np.zeros(worker.high - worker.low, np.int64)
-        return step | {"episode": self._episode_numbers[lanes], "length": length, "action": none}
+        return step | {
+            "episode": self._episode_numbers[lanes],
+            "length": np.zeros(worker.high - worker.low, np.int64),
+            "action": np.zeros(0, np.int64),
+        }
 
     def _collect_answers(self, workers: Sequence[Worker], timeout: float) -> dict[Worker, Any]:
-        """The answers of those workers that are not lost."""
+        """The answers of all workers that are not lost."""
         answers = {}
         for worker in workers:
             with contextlib.suppress(WorkerLost):
@@ -158,26 +156,26 @@ class SubprocEnvs:
         return answers
 
     def _replace_lost(self, answers: dict[Worker, Any]) -> None:
-        """Replace the processes that gave no answer; new episodes begin in their lanes.
+        """Replace the processes that did not answer; new episodes begin in their lanes.
 
-        An episode that was about to begin is passed over: it may be what the process died of.
+        An episode that was about to begin is skipped: it may have killed the process.
         """
         lost = [worker for worker in self._workers if worker not in answers]
-        passed = self._episode_numbers + self._is_over
+        previous_episodes = self._episode_numbers + self._is_over
         starting = lost
         while starting:
             for worker in starting:
-                self._replace_worker(worker, passed)
+                self._replace_worker(worker, previous_episodes)
             started = self._collect_answers(starting, self._start_timeout)
             starting = [worker for worker in starting if worker not in started]
-            passed = passed + 1
+            previous_episodes = previous_episodes + 1
         for worker in lost:
-            under_way = ~self._is_over[worker.lane_slice]
-            self._records["dropped"][worker.lane_slice] = under_way
-            self._lost_counts["dropped_episodes"] += int(under_way.sum())
+            in_progress = ~self._is_over[worker.lane_slice]
+            self._records["dropped"][worker.lane_slice] = in_progress
+            self._lost_counts["dropped_episodes"] += int(in_progress.sum())
 
-    def _replace_worker(self, worker: Worker, passed: np.ndarray) -> None:
-        """Start another process, or raise where that has not helped."""
+    def _replace_worker(self, worker: Worker, previous_episodes: np.ndarray) -> None:
+        """Start another process, or raise if too many have failed in a row."""
         worker.consecutive_failures += 1
         if worker.consecutive_failures >= self._env_config.max_failures:
             raise EnvironmentFault(
@@ -187,4 +185,4 @@ class SubprocEnvs:
         for name in self._lost_counts:
             self._lost_counts[name] += int(self._records[name][worker.lane_slice].sum())
             self._records[name][worker.lane_slice] = 0
-        worker.start(passed[worker.lane_slice])
+        worker.start(previous_episodes[worker.lane_slice])

@@ -1,8 +1,8 @@
 """Which modules a file may name.
 
-A run folder, a checkpoint, a demonstration set and a suite say which environment and wrappers they
-belong to. Building those imports modules and calls what is in them, so a file from somebody else
-could run any code. What a file names is used only if it is on the lists below or the user names its
+Run folders, checkpoints, demonstration sets and suites name their environment and wrappers.
+Building these imports modules and calls their code, so a file from somebody else could run any
+code. We use a name from a file only if its module is on the lists below or if the user names the
 module in the same call.
 """
 
@@ -21,7 +21,7 @@ ENV_MODULES = ("lookfurther.envs", *sorted({module for module, _ in ENV_FAMILIES
 
 
 def import_modules(modules: Sequence[str]) -> None:
-    """Import what the user names: modules that register environments or hold wrappers."""
+    """Import modules that the user names: they register environments or hold wrappers."""
     for module in modules:
         try:
             importlib.import_module(module)
@@ -30,9 +30,9 @@ def import_modules(modules: Sequence[str]) -> None:
 
 
 def find_untrusted(env: str, wrappers: Sequence[str], modules: Sequence[str] = ()) -> str:
-    """The first thing that may not be used, and why, of those a file names; "" if there is none.
+    """The first name of a file that may not be used, with the reason; "" if all are allowed.
 
-    `modules` are those that the user names.
+    The user names `modules`.
     """
     module, colon, _ = env.rpartition(":")
     if colon and not _is_allowed(module, ENV_MODULES, modules):
@@ -49,10 +49,10 @@ def find_untrusted(env: str, wrappers: Sequence[str], modules: Sequence[str] = (
     return ""
 
 
-def _is_allowed(module: str, listed: Sequence[str], named: Sequence[str] = ()) -> bool:
-    inside = tuple(f"{known}." for known in listed)
-    plain = all(part.isidentifier() for part in module.split("."))
-    return module in named or (plain and f"{module}.".startswith(inside))
+def _is_allowed(module: str, trusted: Sequence[str], named_by_user: Sequence[str] = ()) -> bool:
+    prefixes = tuple(f"{name}." for name in trusted)
+    is_dotted_name = all(part.isidentifier() for part in module.split("."))
+    return module in named_by_user or (is_dotted_name and f"{module}.".startswith(prefixes))
 
 
 def _refusal_reason(name: str, module: str) -> str:

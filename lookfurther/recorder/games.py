@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence, Set
 from typing import Protocol
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from lookfurther.config import EnvConfig
 from lookfurther.demos.episode import InputLog
-from lookfurther.envs.factory import find_env_spec
+from lookfurther.envs.naming import is_atari
 from lookfurther.errors import ConfigError
 from lookfurther.recorder.atari import AtariGame
 from lookfurther.recorder.episode_log import StepSequence
@@ -78,17 +77,10 @@ def make_game(
     env: str, env_config: EnvConfig, key_options: Sequence[str], real_time: bool, idle_action: int
 ) -> PlayableGame:
     """Create the game for an environment id."""
-    if find_env_spec(env).namespace == "ALE":
+    if is_atari(env):
         if key_options:
             raise ConfigError(
                 "--keys does not apply to Atari, which has fixed joystick keys: remove it"
             )
         return AtariGame(env, env_config)
     return GymGame(env, env_config, key_options, real_time, idle_action)
-
-
-def display_title(env: str) -> str:
-    """Return "Montezuma Revenge" for ALE/MontezumaRevenge-v5."""
-    namespace, _, name = env.rpartition("/")
-    name = re.sub(r"-v[0-9]+$", "", name)
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name) if namespace == "ALE" else name

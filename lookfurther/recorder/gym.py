@@ -12,7 +12,7 @@ import numpy as np
 
 from lookfurther.config import EnvConfig
 from lookfurther.envs.factory import EnvFactory, find_env_spec
-from lookfurther.envs.sync import Lane
+from lookfurther.envs.lane import Lane
 from lookfurther.errors import ConfigError, EnvironmentFault
 from lookfurther.recorder.episode_log import RecordedStep, StepSequence, compress_plane
 from lookfurther.recorder.keys import assign_keys

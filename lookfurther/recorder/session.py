@@ -7,10 +7,11 @@ import logging
 from typing import Any
 
 from lookfurther.config import EnvConfig
+from lookfurther.envs.naming import short_env_title
 from lookfurther.errors import LookFurtherError
 from lookfurther.recorder.controls import PlayerInput
 from lookfurther.recorder.dataset import RecordedDataset
-from lookfurther.recorder.games import PlayableGame, display_title
+from lookfurther.recorder.games import PlayableGame
 from lookfurther.recorder.journal import Journal
 from lookfurther.recorder.protocol import PageMessage
 from lookfurther.recorder.recorded_game import RecordedGame
@@ -53,7 +54,7 @@ class RecordingSession:
         game = self._game
         return {
             "mode": "play",
-            "title": display_title(game.spec.env),
+            "title": short_env_title(game.spec.env),
             "env": game.spec.env,
             "set": self._dataset.name,
             "buttons": [{"name": b.name, "codes": b.key_codes} for b in game.buttons],

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from lookfurther.envs.naming import short_env_title
 from lookfurther.recorder.protocol import PageMessage
 from lookfurther.recorder.stream import FrameClock, PageConnection
 from lookfurther.video import END_PAUSE_SECONDS, SideBySide, playback_pace
 from lookfurther.video.layout import VideoLayout
 from lookfurther.video.playback import EnvView
-from lookfurther.video.players import ExpertEpisode, make_pair, short_env_title
+from lookfurther.video.players import ExpertEpisode, make_pair
 
 if TYPE_CHECKING:
     from lookfurther.agent import Agent

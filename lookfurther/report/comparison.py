@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lookfurther.envs.naming import env_title, game_of
 from lookfurther.evaluation import aggregates
 from lookfurther.evaluation.paper_scores import (
     PAPER_AGENTS,
     StartType,
-    game_of,
     printed_scores,
     reference_scores,
 )
@@ -21,7 +21,6 @@ from lookfurther.report.learning_curve import GRID_COLOUR, MUTED_COLOUR, TEXT_CO
 from lookfurther.report.score_columns import (
     ScoreColumn,
     common_environments,
-    env_title,
     human_normalised_scores,
     list_environments,
 )
@@ -174,7 +173,7 @@ def _game_scores(
         for column in columns
         if env in column.scores
     ]
-    paper = printed_scores(starts).get(game_of(env) or "", {})
+    paper = printed_scores(starts).get(game_of(env), {})
     return ours + (
         [(f"{PAPER_AGENTS[DEEPER_AGENT]}, the paper", paper[DEEPER_AGENT], MUTED_COLOUR)]
         if DEEPER_AGENT in paper

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lookfurther.report.learning_curve import GRID_COLOUR, LINE_COLOURS, MUTED_COLOUR, TEXT_COLOUR
-from lookfurther.training.metrics import atomic_replace
+from lookfurther.system.files import atomic_replace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lookfurther.evaluation.paper_scores import game_of
+from lookfurther.envs.naming import env_title, is_atari
 from lookfurther.evaluation.results import ReturnCurve
 from lookfurther.report.curves import (
     TIME_AXES,
@@ -18,7 +18,6 @@ from lookfurther.report.curves import (
 from lookfurther.report.figure_style import LineStyle, add_legend, create_panels, set_panel_title
 from lookfurther.report.learning_curve import MUTED_COLOUR, TEXT_COLOUR, style_axes
 from lookfurther.report.runs import RunGroup
-from lookfurther.report.score_columns import env_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -145,7 +144,7 @@ def plot_imitation(groups: Sequence[RunGroup], styles: LineStyles) -> Figure | N
                 _plot_trace(axes, env, trace, styles[group.variant])
                 _mark_expert_score(axes, env, trace, expert, styles[group.variant])
         axes.set_xlabel(
-            "minutes of play" if game_of(env) else "steps", color=TEXT_COLOUR, fontsize=9
+            "minutes of play" if is_atari(env) else "steps", color=TEXT_COLOUR, fontsize=9
         )
         axes.set_xlim(left=0)
         set_panel_title(axes, env_title(env))
@@ -166,7 +165,7 @@ def _best_trace(groups: Sequence[RunGroup], player: str) -> ReturnCurve | None:
 
 
 def _frames_to_time(env: str, frames: np.ndarray) -> np.ndarray:
-    return frames / FRAMES_PER_MINUTE if game_of(env) else frames
+    return frames / FRAMES_PER_MINUTE if is_atari(env) else frames
 
 
 def _plot_trace(axes: Axes, env: str, trace: ReturnCurve, style: LineStyle) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookfurther.errors import LookFurtherError
-from lookfurther.training.metrics import atomic_replace, get_metric, read_metrics
+from lookfurther.system.files import atomic_replace
+from lookfurther.training.metrics import get_metric, read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from lookfurther.agent import Agent, read_agent
 from lookfurther.config import replace, to_json
+from lookfurther.envs.naming import is_atari
 from lookfurther.errors import ConfigError, LookFurtherError
 from lookfurther.evaluation import results
 from lookfurther.evaluation.paper_scores import START_TITLES
 from lookfurther.evaluation.results import Evaluation
 from lookfurther.networks import count_parameters
 from lookfurther.presets import PRESETS
+from lookfurther.system.files import atomic_replace, write_text
 from lookfurther.system.printable import make_printable
 from lookfurther.training import checkpoint, metrics
-from lookfurther.training.run_dir import write_text
 
 
 def export_run(run: Path, out: Path) -> Path:
@@ -41,24 +40,18 @@ def export_run(run: Path, out: Path) -> Path:
         n: e for n, e in results.read_evaluations(run).items() if e.conditions.step == agent.step
     }
     known = _read_versions(run / "versions.json")
-    writing = out.with_name(f".writing-{out.name}")
-    shutil.rmtree(writing, ignore_errors=True)
+    card = render_card(agent, metrics_at_step(run, agent.step), played, known)
     try:
-        writing.mkdir(parents=True)
-        _write_weights(agent, writing)
-        write_text(writing / "config.json", to_json(agent.config))
-        write_text(writing / "versions.json", json.dumps(known, indent=2) + "\n")
-        write_text(
-            writing / "README.md",
-            render_card(agent, metrics_at_step(run, agent.step), played, known),
-        )
-        for evaluation in played.values():
-            results.write_evaluation(writing, evaluation)
-        os.replace(writing, out)
+        with atomic_replace(out) as writing:
+            writing.mkdir()
+            _write_weights(agent, writing)
+            write_text(writing / "config.json", to_json(agent.config))
+            write_text(writing / "versions.json", json.dumps(known, indent=2) + "\n")
+            write_text(writing / "README.md", card)
+            for evaluation in played.values():
+                results.write_evaluation(writing, evaluation)
     except OSError as error:
         raise ConfigError(f"--out {out} cannot be written: {error}") from None
-    finally:
-        shutil.rmtree(writing, ignore_errors=True)
     return out
 
 
@@ -156,7 +149,7 @@ def _fact_rows(agent: Agent, metrics_row: dict[str, Any]) -> Iterator[tuple[str,
     yield "actions", f"{spec.actions}"
     yield "preset", f"{_code_span(config.preset)} ({place})"
     yield "parameters", f"{count_parameters(agent.network):,}"
-    if spec.env.startswith("ALE/"):
+    if is_atari(spec.env):
         sticky = config.environment.sticky_prob
         yield "sticky actions in training", f"probability {sticky:g}" if sticky else "no"
     yield (

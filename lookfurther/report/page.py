@@ -9,8 +9,8 @@ from string import Template
 from typing import NamedTuple
 
 from lookfurther import __version__
+from lookfurther.envs.naming import env_title
 from lookfurther.report.runs import RunData, RunGroup
-from lookfurther.report.score_columns import env_title
 from lookfurther.report.table import ReportTable, TableCell
 
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lookfurther.envs.naming import game_of
 from lookfurther.evaluation import aggregates
 from lookfurther.evaluation.aggregates import IntervalEstimate
-from lookfurther.evaluation.paper_scores import StartType, game_of, game_titles, reference_scores
+from lookfurther.evaluation.paper_scores import StartType, game_titles, reference_scores
 from lookfurther.evaluation.results import DEFAULT_EPSILON, EvaluationConditions
 from lookfurther.report.runs import RunGroup, preset_order
-from lookfurther.system.printable import make_printable
 
 FALLBACK_METRIC = (
     "return_low_epsilon"  # stands in for an evaluation that was not made, and is marked so
@@ -85,11 +85,6 @@ def list_environments(columns: Sequence[ScoreColumn]) -> list[str]:
 def _paper_position(order: list[str], env: str) -> int:
     game = game_of(env)
     return order.index(game) if game in order else len(order)
-
-
-def env_title(env: str) -> str:
-    """A paper's game by its name there, another environment by its id."""
-    return game_titles().get(game_of(env) or "", make_printable(env))
 
 
 def human_normalised_scores(

@@ -9,16 +9,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lookfurther.evaluation.paper_scores import START_TITLES, game_of
+from lookfurther.envs.naming import env_title, is_atari
+from lookfurther.evaluation.paper_scores import START_TITLES
 from lookfurther.report import comparison, figures, page, tables
 from lookfurther.report.curves import TIME_AXES, compute_confidence_band, extract_curves
 from lookfurther.report.figure_style import assign_line_styles, save_figure
 from lookfurther.report.figures import group_by_env
 from lookfurther.report.page import Section
 from lookfurther.report.runs import RunGroup, preset_order
-from lookfurther.report.score_columns import ScoreColumn, build_columns, env_title
+from lookfurther.report.score_columns import ScoreColumn, build_columns
 from lookfurther.report.table import ReportTable
-from lookfurther.training.run_dir import write_text
+from lookfurther.system.files import write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -129,7 +130,7 @@ class SectionBuilder:
             caption = f"Human-relative score, {name}: 100 × (score − average human) / (average"
             caption += " human − random)."
             body += self._add_figure(figure, f"human_relative_{starts}", caption)
-        if any(game_of(group.env) for group in self.groups):
+        if any(is_atari(group.env) for group in self.groups):
             body += page.render_details(
                 "Corrections to the paper's tables", self._add_table(tables.corrections_table())
             )

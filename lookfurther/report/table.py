@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lookfurther.evaluation.aggregates import IntervalEstimate
+from lookfurther.system.formatting import format_score
 
 
 class TableCell(NamedTuple):
@@ -56,12 +57,6 @@ def number_cell(
     if value is None or not math.isfinite(value):
         return TableCell("–")
     return TableCell(format_score(value) + mark, float(value), note, is_best)
-
-
-def format_score(value: float) -> str:
-    """A number with as many digits as a reader wants: 0.94, 21.3, 35,000."""
-    size = abs(value)
-    return f"{value:,.0f}" if size >= 1000 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
 
 
 def format_count(value: float) -> str:

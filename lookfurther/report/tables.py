@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from lookfurther.config import SEED_SETTINGS, flatten_settings
+from lookfurther.envs.naming import env_title, game_of, is_atari
 from lookfurther.evaluation import aggregates
 from lookfurther.evaluation.aggregates import IntervalEstimate, Statistic
 from lookfurther.evaluation.paper_scores import (
@@ -14,18 +16,16 @@ from lookfurther.evaluation.paper_scores import (
     PAPER_PLAYERS,
     START_TITLES,
     StartType,
-    game_of,
     game_titles,
     printed_scores,
 )
 from lookfurther.evaluation.paper_scores import reference_table as known
 from lookfurther.evaluation.results import SUMMARY_STATISTICS, Evaluation
-from lookfurther.report.runs import SEED_SETTINGS, RunGroup, flatten_settings, format_setting
+from lookfurther.report.runs import RunGroup, format_setting
 from lookfurther.report.score_columns import (
     ScoreColumn,
     build_columns,
     common_environments,
-    env_title,
     human_normalised_scores,
     list_environments,
 )
@@ -143,7 +143,7 @@ def scores_table(groups: Sequence[RunGroup], starts: StartType) -> ReportTable |
     rows = [[text_cell(env_title(env)), *_score_cells(env, ours, theirs, starts)] for env in envs]
     which = {"noop": "Table 3", "human": "Table 4"}[starts]
     regime = (
-        START_TITLES[starts] if any(map(game_of, envs)) else "whole episodes"
+        START_TITLES[starts] if any(map(is_atari, envs)) else "whole episodes"
     )  # no-ops are Atari's
     caption = f"In the form of {which}: {regime}, mean score of each run's episodes and 95 %"
     caption += " interval over seeds. The best of a row is bold."
@@ -163,7 +163,7 @@ def _score_cells(
     env: str, ours: Sequence[ScoreColumn], theirs: Mapping[str, str], starts: StartType
 ) -> list[TableCell]:
     """A row: our columns and the paper's, the highest score bold."""
-    row = printed_scores(starts).get(game_of(env) or "", {})
+    row = printed_scores(starts).get(game_of(env), {})
     means = [column.scores[env].mean_estimate if env in column.scores else None for column in ours]
     top = max([m.value for m in means if m] + [row[name] for name in theirs if name in row])
     cells = []
@@ -189,7 +189,7 @@ def normalised_table(groups: Sequence[RunGroup]) -> ReportTable | None:
             strata = {
                 column.label: human_normalised_scores(column, envs, starts) for column in ours
             }
-            strata |= _paper_strata([game_of(env) or "" for env in envs], starts)
+            strata |= _paper_strata([game_of(env) for env in envs], starts)
             blocks.append(
                 _aggregate_block(
                     f"{name}, {len(envs)} game{'s' * (len(envs) != 1)}",
@@ -254,10 +254,7 @@ def pairwise_table(groups: Sequence[RunGroup]) -> ReportTable | None:
         for column in ours
     }
     for name, label in (PAPER_AGENTS | PAPER_PLAYERS).items():
-        own = {
-            env: printed_scores("noop").get(game_of(env) or "", {})
-            for env in list_environments(ours)
-        }
+        own = {env: printed_scores("noop").get(game_of(env), {}) for env in list_environments(ours)}
         scored = {env: row[name] for env, row in own.items() if name in row}
         table |= {label: scored} if scored else {}
     against = list(table)

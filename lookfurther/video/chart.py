@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lookfurther.system.formatting import format_number
 from lookfurther.video.draw import (
     BACKGROUND,
     FAINT_TEXT,
@@ -54,7 +55,7 @@ class ReturnChart:
         for value in axis_ticks(axes.low, axes.high, 4):
             y = self._y(value)
             pen.draw_line([(self._left, y), (self._right, y)], 1, GRID_COLOUR)
-            pen.draw_text((self._left - 10, y), format_return(value), 13, FAINT_TEXT, "rm")
+            pen.draw_text((self._left - 10, y), format_number(value), 13, FAINT_TEXT, "rm")
         second = self._env_view.frame_rate if self._env_view.is_atari else 1.0
         for time in axis_ticks(0, axes.frames / second, 8):
             frame = round(time * second)
@@ -106,12 +107,6 @@ def axis_ticks(low: float, high: float, count: int) -> list[float]:
 
     found = MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
     return [float(x) for x in found if low <= x <= high]
-
-
-def format_return(value: float) -> str:
-    """A return as 10,100 or 0.75."""
-    whole = abs(value - round(value)) < 5e-4
-    return f"{round(value):,}" if whole else f"{value:,.3f}".rstrip("0")
 
 
 def format_time(frame: int, env_view: EnvView) -> str:

@@ -17,7 +17,8 @@ from lookfurther.demos import playback
 from lookfurther.demos.episode import Episode
 from lookfurther.envs.emulator import Emulator
 from lookfurther.envs.factory import EnvFactory, find_env_spec
-from lookfurther.envs.sync import Lane
+from lookfurther.envs.lane import Lane
+from lookfurther.envs.naming import is_atari
 from lookfurther.errors import DemonstrationError, EnvironmentFault
 from lookfurther.rollout import Policy
 from lookfurther.types import Spec
@@ -50,7 +51,7 @@ class EnvView(NamedTuple):
 
     @property
     def is_atari(self) -> bool:
-        return self.spec.env.startswith("ALE/")
+        return is_atari(self.spec.env)
 
 
 class Frame(NamedTuple):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from lookfurther.demos import catalog
 from lookfurther.demos.episode import Episode
-from lookfurther.evaluation.paper_scores import game_of, game_titles
 from lookfurther.evaluation.results import DEFAULT_EPSILON
 from lookfurther.rollout import epsilon_greedy_policy
 from lookfurther.system.printable import make_printable
@@ -47,12 +45,6 @@ def load_experts(agent: Agent, names: Sequence[str]) -> list[ExpertEpisode]:
         for i, episode in enumerate(catalog.load_set(name, agent.spec, agent.config.environment))
     ]
     return sorted(found, key=lambda expert: -expert.episode.score)
-
-
-def short_env_title(env: str) -> str:
-    """Montezuma's Revenge for ALE/MontezumaRevenge-v5, UnlockPickup for x/UnlockPickup-v0."""
-    last = re.sub(r"-v\d+$", "", re.split("[/:]", env)[-1])
-    return game_titles().get(game_of(env) or "", make_printable(last, MAX_NAME_LENGTH))
 
 
 def make_pair(

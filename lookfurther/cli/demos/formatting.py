@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from lookfurther.system.formatting import format_number
 from lookfurther.system.printable import MAX_MESSAGE_LENGTH, make_printable
 
 if TYPE_CHECKING:
     from lookfurther.demos.episode import Audit, Episode
 
 MAX_BAR_CHARS = 32  # characters of the longest bar
-
-
-def format_number(value: float) -> str:
-    """A score as 10,100 or 0.75."""
-    return f"{value:,.0f}" if value == round(value) else f"{value:,.4g}"
 
 
 def pluralize(count: int, noun: str) -> str:

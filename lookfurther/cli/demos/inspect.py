@@ -15,7 +15,6 @@ from lookfurther.cli.demos.arguments import Flag, SetName
 from lookfurther.cli.demos.formatting import (
     format_audit,
     format_histogram,
-    format_number,
     format_table,
     pluralize,
 )
@@ -23,6 +22,7 @@ from lookfurther.demos import catalog
 from lookfurther.demos.episode import Episode
 from lookfurther.demos.metadata import DemoSetDescription
 from lookfurther.errors import DemonstrationError
+from lookfurther.system.formatting import format_number
 from lookfurther.system.printable import make_printable
 
 MAX_ORIGIN_CHARS = 300  # characters of what is said of a set's origin

@@ -13,7 +13,6 @@ from lookfurther.cli.demos.arguments import OutputPath, SetName, SetNames
 from lookfurther.cli.demos.formatting import (
     format_audit,
     format_episode_size,
-    format_number,
     pluralize,
 )
 from lookfurther.cli.demos.transfer import print_saved_set
@@ -22,8 +21,8 @@ from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode, best_episode_index
 from lookfurther.errors import ConfigError, DemonstrationError
-from lookfurther.system.parallel import parallel_map
 from lookfurther.system.printable import make_printable
+from lookfurther.system.processes import parallel_map
 
 ATARI_FPS, OTHER_FPS = 60.0, 10.0  # frames of a game a second; steps of other environments
 MAX_VIDEO_FPS = 30.0  # pictures a second beyond which some are left out
@@ -38,7 +37,7 @@ class VerifyOptions:
     names: SetNames = ()
     """the sets"""
     modules: tuple[str, ...] = ()
-    """modules to import first: those that register the environment or hold its wrappers"""
+    """modules to import first: those that register the env_config or hold its wrappers"""
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class PlayOptions:
     scale: int = 0
     """pixels for each of the picture's; 0: chosen from its size"""
     modules: tuple[str, ...] = ()
-    """modules to import first: those that register the environment or hold its wrappers"""
+    """modules to import first: those that register the env_config or hold its wrappers"""
 
 
 @dataclass(frozen=True)
@@ -86,8 +85,8 @@ def _count_mismatches(name_or_path: str, modules: tuple[str, ...]) -> int:
     from lookfurther.demos.verify import verify_episode
 
     name, description, episodes = catalog.open_set(name_or_path)
-    environment = catalog.trusted_env_config(description, modules)
-    replay = partial(verify_episode, spec=description.spec, env_config=environment)
+    env_config = catalog.trusted_env_config(description, modules)
+    replay = partial(verify_episode, spec=description.spec, env_config=env_config)
     differ = 0
     for i, audit in enumerate(parallel_map(replay, episodes)):
         differ += not audit.verified
@@ -128,11 +127,11 @@ def animate_episode(options: PlayOptions, held: catalog.DemoSet, episode: Episod
     from lookfurther.cli.demos.render import render_frames
     from lookfurther.video.encode import check_gif_length, write_animation
 
-    environment = catalog.trusted_env_config(held.description, options.modules)
-    rate = ATARI_FPS / environment.action_repeat if episode.input_log else OTHER_FPS
+    env_config = catalog.trusted_env_config(held.description, options.modules)
+    rate = ATARI_FPS / env_config.action_repeat if episode.input_log else OTHER_FPS
     steps, fps = select_steps(options, len(episode), rate)
     check_gif_length(options.out, len(steps))
-    drawn = iter(render_frames(episode, held.description.spec, environment, steps))
+    drawn = iter(render_frames(episode, held.description.spec, env_config, steps))
     first = next(drawn)
     frames = itertools.chain([first], drawn)
     scale = options.scale or max(1, round(MIN_VIDEO_HEIGHT / len(first)))
@@ -156,17 +155,17 @@ def select_steps(options: PlayOptions, length: int, rate: float) -> tuple[list[i
 def align_set(options: AlignOptions) -> int:
     """Save a new set; what cannot be played so is in it as it was."""
     name, held = catalog.new_set_id(options.name), catalog.open_set(options.source)
-    environment = storage.recorded_env_config(held.description)
-    check_alignable(held, environment)
+    env_config = storage.recorded_env_config(held.description)
+    check_alignable(held, env_config)
     numbered = list(enumerate(held.episodes))
-    work = partial(try_align, held.name, held.description.spec.env, environment.action_repeat)
+    work = partial(try_align, held.name, held.description.spec.env, env_config.action_repeat)
     found = list(parallel_map(work, numbered))
     if not any(found):
         raise DemonstrationError(f"no episode of {held.name} could be aligned: use it as it is")
     episodes = [new or old for new, old in zip(found, held.episodes, strict=True)]
     source = f"aligned from {held.name}"
     place = storage.save_episodes(
-        name, episodes, held.description.spec, source, env_config=environment
+        name, episodes, held.description.spec, source, env_config=env_config
     )
     print_saved_set(name, episodes, place)
     return 0

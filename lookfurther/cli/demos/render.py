@@ -15,7 +15,7 @@ from lookfurther.demos.catalog import DemoSet
 from lookfurther.demos.episode import Episode
 from lookfurther.demos.playback import make_emulator, play_log, step_ends
 from lookfurther.envs.factory import EnvFactory, find_env_spec
-from lookfurther.envs.sync import Lane
+from lookfurther.envs.lane import Lane
 from lookfurther.errors import DemonstrationError
 from lookfurther.system.printable import make_printable
 from lookfurther.types import Spec

@@ -14,17 +14,17 @@ from lookfurther.cli.demos.arguments import Flag, InputFiles, OutputPath, SetNam
 from lookfurther.cli.demos.formatting import (
     format_audited_episode,
     format_episode_size,
-    format_number,
     pluralize,
 )
-from lookfurther.config import Config, EnvConfig, replace, validate
+from lookfurther.config import Config, EnvConfig, replace
 from lookfurther.demos import catalog, importers, storage
 from lookfurther.demos.episode import Episode
 from lookfurther.demos.importers import ImportedDemos, action_sequence
 from lookfurther.demos.metadata import check_same_origin
 from lookfurther.demos.playback import count_ambiguous_steps
 from lookfurther.errors import ConfigError, DemonstrationError
-from lookfurther.system.parallel import parallel_map
+from lookfurther.system.processes import parallel_map
+from lookfurther.validation import validate
 
 RECORDING_SUFFIXES = (".demo", ".npz", ".hdf5")
 

@@ -30,9 +30,10 @@ from lookfurther.demos.go_explore.archive import (
 from lookfurther.demos.go_explore.cells import FRAMES_PER_STEP, AtariExplorationGame, fit_grid
 from lookfurther.demos.go_explore.workers import GameFactory, iter_explorations
 from lookfurther.demos.playback import episode_from_log, play_log
-from lookfurther.envs.emulator import Emulator, game_of
+from lookfurther.envs.emulator import Emulator
+from lookfurther.envs.factory import find_game
 from lookfurther.errors import ConfigError, DemonstrationError, EnvironmentFault
-from lookfurther.system.cores import count_cores
+from lookfurther.system.processes import count_cores
 
 EXPLORATIONS_PER_BATCH = 8  # trips begun at a time: about half a second
 
@@ -153,11 +154,11 @@ def entry_to_input_log(entry: ArchiveEntry, env: str) -> InputLog:
             f"{env}: a play of {entry.score:g} points gives {sum(rewards):g} when played again:"
             " its saved states do not hold all of the game"
         )
-    return dataclasses.replace(whole, frames=whole.frame_actions[: len(rewards)])
+    return dataclasses.replace(whole, frame_actions=whole.frame_actions[: len(rewards)])
 
 
 def _game_factory(config: SearchConfig) -> GameFactory:
-    game = game_of(config.env)
+    game = find_game(config.env)
     return partial(AtariExplorationGame, game, fit_grid(game, config.seed))
 
 

@@ -16,7 +16,6 @@ No sticky actions, no no-ops beyond those listed.
 from __future__ import annotations
 
 import io
-import os
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +30,11 @@ from lookfurther.demos.importers.audit import RecordedOutcome, audit_input_logs
 from lookfurther.demos.playback import make_emulator, play_log, with_best_phase
 from lookfurther.demos.sandbox import file_size
 from lookfurther.envs import get_spec
-from lookfurther.envs.emulator import DEFAULT_VARIANT, game_of
+from lookfurther.envs.emulator import DEFAULT_VARIANT
+from lookfurther.envs.factory import find_game
+from lookfurther.envs.naming import is_atari
 from lookfurther.errors import DemonstrationError
+from lookfurther.system.files import atomic_replace
 
 MAX_FILE_BYTES, MAX_UNPACKED_BYTES = (
     2**24,
@@ -55,7 +57,7 @@ def read_action_sequence(path: Path, env: str, env_config: EnvConfig, force: boo
     except Exception as error:  # whatever a cut, altered or hostile file leads to
         reason = " ".join(f"{error}"[:200].split())
         raise DemonstrationError(f"{path} is no readable action sequence: {reason}") from error
-    if game_of(env) != game:
+    if find_game(env) != game:
         raise DemonstrationError(f"{path} is of {game}, not of {env}")
     episode = audit_input_logs(str(path), [tape], env, env_config, claim, force)
     return ImportedDemos([episode], get_spec(env, env_config), env_config)
@@ -73,18 +75,16 @@ def write_action_sequence(path: Path, episode: Episode, env: str) -> None:
         raise DemonstrationError(
             f"{path} is not written: the actions give {rewards.sum():g}, not {episode.score:g}"
         )
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("wb") as file:
+    with atomic_replace(path) as draft, draft.open("wb") as file:
         np.savez_compressed(
             file,
-            rom=np.array(game_of(env)),
+            rom=np.array(find_game(env)),
             ale_actions=tape.frame_actions,
             ram_writes=tape.ram_writes,
             score=np.array(episode.score),
             rewards=rewards,
             phase=np.array(tape.phase),
         )
-    os.replace(draft, path)
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -174,6 +174,6 @@ def _env_from_rom(game: str) -> str:
 
     find_env_spec("ALE/Pong-v5")  # registers them all
     for name, spec in gymnasium.registry.items():
-        if spec.namespace == "ALE" and spec.kwargs.get("game") == game:
+        if is_atari(spec.id) and spec.kwargs.get("game") == game:
             return name
     raise DemonstrationError(f"ale-py has no game {game!r}")

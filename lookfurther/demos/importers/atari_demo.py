@@ -18,7 +18,8 @@ from lookfurther.demos.importers.audit import RecordedOutcome, audit_input_logs
 from lookfurther.demos.importers.pickles import load_plain_pickle
 from lookfurther.demos.playback import play_log, with_best_phase
 from lookfurther.envs import get_spec
-from lookfurther.envs.emulator import Emulator, game_of
+from lookfurther.envs.emulator import Emulator
+from lookfurther.envs.factory import find_game
 from lookfurther.errors import ConfigError, DemonstrationError
 
 MAX_FILE_BYTES = 2**24  # bytes of a file: five times those of any known one
@@ -50,7 +51,8 @@ def read_atari_demo(path: Path, env: str, env_config: EnvConfig, force: bool) ->
         raise DemonstrationError(f"{path}: {env} has only {len(own)} actions of its own")
     tape = with_best_phase(InputLog(own[recording.actions]), env_config.action_repeat)
     tapes = (
-        replace(tape, writes=w) for w in _iter_ram_repairs(tape.frame_actions, recording, emulator)
+        replace(tape, ram_writes=w)
+        for w in _iter_ram_repairs(tape.frame_actions, recording, emulator)
     )
     rewards = recording.rewards
     score = None if rewards is None else float(rewards.sum())
@@ -74,7 +76,7 @@ def _env_from_filename(path: Path) -> str:
     """MontezumaRevenge1.demo is of ALE/MontezumaRevenge-v5."""
     env = f"ALE/{re.sub(r'[^A-Za-z].*', '', path.stem)}-v5"
     try:
-        game_of(env)
+        find_game(env)
     except ConfigError:
         raise DemonstrationError(f"{path} does not say its game: name it with --env") from None
     return env

@@ -33,10 +33,11 @@ from lookfurther.envs.emulator import (
     DEFAULT_VARIANT,
     Emulator,
     GameVariant,
-    game_of,
     normalise_variant,
     resize_by_area,
 )
+from lookfurther.envs.factory import find_game
+from lookfurther.envs.naming import is_atari
 from lookfurther.errors import DemonstrationError, LookFurtherError
 from lookfurther.types import Spec
 
@@ -107,7 +108,7 @@ def _read_foreign_dataset(
     force: bool,
 ) -> ImportedDemos:
     spec = get_spec(env, env_config)
-    atari = spec.env.startswith("ALE/")
+    atari = is_atari(spec.env)
     if atari:
         env_config = replace(env_config, sticky_prob=metadata.sticky_prob)
     found = []
@@ -157,7 +158,7 @@ def _convert_atari_episode(
 
     That makes whole what JPEG, another size or a missing frame has spoilt.
     """
-    variant = normalise_variant(game_of(spec.env), metadata.mode, metadata.difficulty)
+    variant = normalise_variant(find_game(spec.env), metadata.mode, metadata.difficulty)
     seed = 0
     if raw.seed is not None:  # as ale-py's own environment draws it
         seed = int(np.random.SeedSequence(raw.seed).generate_state(2)[1].astype(np.int32))
@@ -212,7 +213,7 @@ def _find_input_log(
     last = raw.read_observations(len(raw.actions), len(raw.actions) + 1)[0]
     for noops in range(MAX_NOOPS + 1):
         lead = np.zeros(noops * metadata.frames_per_noop, np.uint8)
-        tape = replace(template, frames=np.concatenate([lead, steps]))
+        tape = replace(template, frame_actions=np.concatenate([lead, steps]))
         if noops:
             emulator.reset()
         if (
