@@ -43,7 +43,8 @@ PRESETS_HEADER = """\
 ## Presets
 
 A preset selects a variant of the algorithm. `apex-dqfd` has the paper's hyper-parameters; the
-others change a few of them. Presets with `learner.expert_items` 0 take no `--demos`; all others need it.
+others change a few of them. Presets with `learner.expert_items` 0 take no `--demos`; all others
+need it.
 """
 
 SCALES_HEADER = """\

@@ -318,7 +318,7 @@ def test_train_stop_resume_train(tmp_path: Path, capfd: pytest.CaptureFixture[st
         r"^400 steps, 74 updates, \d+ episodes in [\d.]+ min; recent return ", out, re.M
     )
     assert f"\nrun folder: {folder}\n" in out
-    assert "resume" not in out
+    assert "--resume" not in out
     kept = {"config.json", "versions.json", "metrics.jsonl", "events", "checkpoints", "curve.png"}
     assert set(os.listdir(folder)) == kept | {"lock"}
     config = from_json((folder / "config.json").read_text())

@@ -148,7 +148,7 @@ def run_module(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 @contextlib.contextmanager
 def served(words: list[str], home: Path) -> Iterator[ClientConnection]:
     """Connect to the page that a command serves, and stop it with SIGINT."""
-    from tests.test_recorder_session import ServerProcess
+    from tests.recorder_pages import ServerProcess
 
     name, *rest = words
     server = ServerProcess(*rest, name=name, folder=home)
@@ -163,7 +163,7 @@ def served(words: list[str], home: Path) -> Iterator[ClientConnection]:
 
 def record(words: list[str], home: Path) -> None:
     """Play a few steps on the page and save."""
-    from tests.test_recorder_session import play_until
+    from tests.recorder_pages import play_until
 
     with served(words, home) as page:
         page.send('{"kind": "keys", "number": 1, "held": ["right"]}')

@@ -23,7 +23,7 @@ from lookfurther.demos import storage
 from lookfurther.demos.playback import play_log as play_tape
 from lookfurther.demos.verify import verify_episode
 from lookfurther.envs.emulator import ACTION_MEANINGS, Emulator
-from tests.test_recorder_session import NAME, ServerProcess
+from tests.recorder_pages import NAME, ServerProcess
 
 GAME = "ALE/Breakout-v5"
 

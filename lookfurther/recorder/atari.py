@@ -21,7 +21,7 @@ from lookfurther.recorder.keys import JOYSTICK_BUTTONS, joystick_action
 from lookfurther.types import TERMINAL, TRUNCATED
 
 RECENT_STATES = 2048  # steps whose emulator states are all saved (15 kB each)
-OLD_STATE_PERIOD = 64  # of older steps, one state in so many: under 40 MB for an hour
+OLD_STATE_PERIOD = 64  # older states: one in 64, under 40 MB per hour
 
 
 class AtariGame:

@@ -38,7 +38,7 @@ class VerifyOptions:
     names: SetNames = ()
     """the sets"""
     modules: tuple[str, ...] = ()
-    """modules to import first, which register the env_config or define its wrappers"""
+    """modules to import first, which register the environment or define its wrappers"""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class PlayOptions:
     scale: int = 0
     """integer scale factor; 0: chosen from the frame size"""
     modules: tuple[str, ...] = ()
-    """modules to import first, which register the env_config or define its wrappers"""
+    """modules to import first, which register the environment or define its wrappers"""
 
 
 @dataclass(frozen=True)
