@@ -163,7 +163,7 @@ def test_a_dropped_episode_releases_nothing_and_names_its_length():
     for now, after in pairwise(steps):
         select_actions(actor, now)
         chunks.append(complete_slot(actor, after))
-    assert [int(c.forget[0]) for c in chunks] == [7 if t == 6 else 0 for t in range(19)]
+    assert [int(c.invalidate_newest[0]) for c in chunks] == [7 if t == 6 else 0 for t in range(19)]
     released = [bool((c.priority > 0).any()) for c in chunks]
     # Slots 0 and 1 went out before the fault at step 7 (and are forgotten); 2 to 6 never do.
     assert released == [t in (4, 5) or t >= 11 for t in range(19)]

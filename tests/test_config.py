@@ -189,7 +189,7 @@ def test_the_least_sizes_hold(name: str) -> None:
         ({"actor": {"lanes": 8.0}}, "actor.lanes must be a whole number, not 8.0"),
         ({"actor": {"lanes": True}}, "actor.lanes must be a whole number, not True"),
         (
-            {"actor": {"ladder": "rope"}},
+            {"actor": {"epsilon_schedule": "rope"}},
             "actor.epsilon_schedule must be one of paper, apex, not 'rope'",
         ),
         (
@@ -253,7 +253,7 @@ def test_replace_refuses_unknown_settings_by_name(name: str) -> None:
 
 def test_validate_refuses_mistyped_settings_too() -> None:
     """What Python code sets is checked as strictly as what a file says."""
-    with pytest.raises(ConfigError, match=r"learner\.transform must be one of h, identity"):
+    with pytest.raises(ConfigError, match=r"learner\.value_transform must be one of h, identity"):
         validate(replace(VALID_CONFIG, learner__value_transform="g"))
     with pytest.raises(ConfigError, match=r"actor\.lanes must be a whole number, not '8'"):
         validate(replace(VALID_CONFIG, actor__lanes="8"))

@@ -112,7 +112,7 @@ def test_the_step_is_adam_on_the_printed_loss(prepared: Callable[[Batch], Batch]
 
 
 @pytest.mark.parametrize(
-    ("changed", "term"), [({"consistency": 0.0}, "loss_tc"), ({"imitation": 0.0}, "loss_im")]
+    ("changed", "term"), [({"tc_weight": 0.0}, "loss_tc"), ({"im_weight": 0.0}, "loss_im")]
 )
 def test_an_ablated_term_is_reported_but_has_no_part_in_the_loss(changed: dict, term: str):
     settings = config.LearnerConfig(agent_items=24, expert_items=8, **changed)

@@ -370,7 +370,7 @@ def test_tensors_tell_the_same_story_as_numpy(compiled: str):
         device = sampled_batches(chunks, compiled)
     for ours, theirs in zip(host, device, strict=True):
         assert torch.allclose(ours.w, theirs.w, rtol=1e-6)
-        for name in ("both", "a", "r", "discount", "e", "item"):
+        for name in ("x_both", "a", "r", "discount", "e", "item"):
             assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
     met = torch.cat([b.discount for b in host]).unique()
     assert torch.allclose(met, torch.tensor([0.0, *(0.9**n for n in range(10, 0, -1))]))

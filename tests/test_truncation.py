@@ -38,10 +38,10 @@ def env_pair(request: pytest.FixtureRequest) -> Iterator[tuple[Envs, Envs]]:
         yield one, other
 
 
-def test_truncated_lanes_open_an_episode_and_others_go_on(pair: tuple[Envs, Envs]) -> None:
-    truncated, _ = pair
+def test_truncated_lanes_open_an_episode_and_others_go_on(env_pair: tuple[Envs, Envs]) -> None:
+    truncated, _ = env_pair
     lanes, actions = np.array([True, False, False, True]), np.zeros(4, np.int64)
-    for envs in pair:
+    for envs in env_pair:
         envs.reset()
         for _ in range(3):
             envs.send(actions)
@@ -51,7 +51,7 @@ def test_truncated_lanes_open_an_episode_and_others_go_on(pair: tuple[Envs, Envs
     assert np.array_equal(ended.observation, last.observation)
     for t in range(3):
         steps = []
-        for envs in pair:
+        for envs in env_pair:
             envs.send(actions)
             steps.append(envs.recv())
         ours, theirs = steps
