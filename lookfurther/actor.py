@@ -1,7 +1,7 @@
 """The actors of Sec. 3.4: lanes, each with its own epsilon, evaluated as one batch.
 
-All arithmetic is on tensors of fixed place and shape, so that on a GPU `choose` and `close` can
-each be one captured graph.
+All tensors have fixed addresses and shapes, so on a GPU `select_actions` and `close_slot` are each
+one captured graph.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from lookfurther.types import END, FIRST, TERMINAL, TRUNCATED, Chunk, Spec, Step
 if TYPE_CHECKING:
     from lookfurther.master_weights import MasterWeights
 
-DROPPED = 128  # beside the marks of a slot: the episode before it failed
+DROPPED = 128  # in addition to the marks of a slot: the episode before it failed
 WINDOW_TENSORS = ("q_a", "v", "rewards", "marks", "alive")
 
 
 class Actor:
-    """Chooses actions and turns what follows into Chunks with initial priorities.
+    """Selects actions and turns the resulting steps into Chunks with initial priorities.
 
-    `load` takes what the environments answered; then `observe` gives the slot that this answer
-    completes, and `act` the next actions.
+    One step: `select_actions` for x_t, `load_step` with the reward and x_{t+1}, `close_slot`, then
+    `closed_chunk`.
     """
 
     def __init__(self, weights: MasterWeights, spec: Spec, config: Config, lanes: range) -> None:
@@ -42,18 +42,30 @@ class Actor:
         )
         self.priority_function = PRIORITY_FUNCTIONS[config.learner.priority_type]
         self.reward_transform = REWARD_TRANSFORMS[config.environment.reward_transform]
-        ladder = EPSILON_SCHEDULES[config.actor.epsilon_schedule](config.actor.lanes)
-        self.epsilon = ladder[lanes.start : lanes.stop].float().to(device)
+        epsilons = EPSILON_SCHEDULES[config.actor.epsilon_schedule](config.actor.lanes)
+        self.epsilon = epsilons[lanes.start : lanes.stop].float().to(device)
         self.generator = torch.Generator(device).manual_seed(config.run.seed + lanes.start)
-        m, window = len(lanes), max(self.horizons) + 1
-        self.exploration: Exploration = EXPLORATIONS[config.actor.exploration](m, device)
+        self.exploration: Exploration = EXPLORATIONS[config.actor.exploration](len(lanes), device)
+        self._allocate_slots()
+        self._allocate_window()
+        self.all_finite = torch.ones((), dtype=torch.bool, device=device)  # values and priorities
+        self.episode_length = np.zeros(len(lanes), dtype=np.int64)  # slots so far
+        self.invalidate_newest = np.zeros(len(lanes), dtype=np.int64)
+        # While an episode continues, copy only the newest plane of a stack to the GPU.
+        self.copies_newest_plane = self.x.is_cuda and spec.stack > 1
+        loaded = ("x", "plane", "reward", "mark")
+        self._pinned = {name: _pinned_buffer(getattr(self, name)) for name in loaded}
+
+    def _allocate_slots(self) -> None:
+        """Tensors of the step loaded last, of the open slot and of the closed slot."""
+        m, spec, device = len(self.lanes), self.spec, self.device
         dtype = getattr(torch, spec.dtype)
-        # What came in last.
+        # The step loaded last.
         self.x = torch.zeros(m, *spec.observation_shape, dtype=dtype, device=device)
         self.plane = torch.zeros(m, *spec.plane, dtype=dtype, device=device)
         self.reward = torch.zeros(m, device=device)
         self.mark = torch.zeros(m, dtype=torch.uint8, device=device)
-        # The slot that waits for the reward of its action.
+        # The slot of x_t, until the reward of its action arrives.
         self.open_slot = {
             "plane": torch.zeros(m, *spec.plane, dtype=dtype, device=device),
             "action": torch.zeros(m, dtype=torch.int64, device=device),
@@ -61,58 +73,48 @@ class Actor:
             "q_a": torch.zeros(m, device=device),
             "v": torch.zeros(m, device=device),
         }
-        # The slot closed last, kept apart: it may still be read while the next one is chosen.
+        # The slot closed last, in its own memory: it may be read while actions are selected.
         self.closed_slot = {
             k: torch.zeros_like(self.open_slot[k]) for k in ("plane", "action", "mark")
         }
         self.closed_slot["reward"] = torch.zeros(m, device=device)
         self.closed_slot["priority"] = torch.zeros(m, len(self.horizons), device=device)
-        # The last `window` slots of each lane, oldest first; one not alive is never sampled.
+
+    def _allocate_window(self) -> None:
+        """The last max(horizons) + 1 slots of each lane, oldest first.
+
+        A slot that is not alive is never sampled.
+        """
+        m, window, device = len(self.lanes), max(self.horizons) + 1, self.device
         self.q_a = torch.zeros(m, window, device=device)
         self.v = torch.zeros(m, window, device=device)
         self.rewards = torch.zeros(m, window, device=device)
         self.marks = torch.zeros(m, window, dtype=torch.uint8, device=device)
         self.alive = torch.zeros(m, window, dtype=torch.bool, device=device)
-        self.all_finite = torch.ones((), dtype=torch.bool, device=device)  # values were all finite
-        self.episode_length = np.zeros(m, dtype=np.int64)  # slots of the lane's episode so far
-        self.invalidate_newest = np.zeros(m, dtype=np.int64)
-        # Whether of stacks that go on only the newest plane is taken to the device.
-        self.copies_newest_plane = self.x.is_cuda and spec.stack > 1
-        loaded = ("x", "plane", "reward", "mark")
-        self._pinned = {name: _pinned_buffer(getattr(self, name)) for name in loaded}
 
     def load_step(self, step: Step) -> None:
-        """Take the environments' answer to the actions."""
-        self.copy_to_device(
-            step, whole_stacks=not self.copies_newest_plane or bool(step.first.any())
-        )
+        """Load the environments' response to the actions."""
+        whole_stacks = not self.copies_newest_plane or bool(step.first.any())
+        self.copy_to_device(step, whole_stacks)
         self.invalidate_newest = np.where(step.dropped, self.episode_length, 0)
         self.episode_length = np.where(step.first, 1, self.episode_length + 1)
 
     def copy_to_device(self, step: Step, whole_stacks: bool = True) -> None:
-        """Take what the environments show to the device, whole or the newest planes alone."""
+        """Copy a step to the device, with whole stacks or only their newest planes."""
         mark = step.first * FIRST + step.terminal * TERMINAL + step.truncated * TRUNCATED
         mark = (mark + step.dropped * DROPPED).astype(np.uint8)
         planes = self.spec.plane[0]
-        seen = {"x": step.observation} if whole_stacks else {"plane": step.observation[:, -planes:]}
-        for name, new in (seen | {"reward": step.reward, "mark": mark}).items():
+        observed = (
+            {"x": step.observation} if whole_stacks else {"plane": step.observation[:, -planes:]}
+        )
+        for name, new in (observed | {"reward": step.reward, "mark": mark}).items():
             _copy_array(getattr(self, name), self._pinned[name], new)
         if not whole_stacks:
             self.x.copy_(torch.cat([self.x[:, planes:], self.plane], 1))
 
-    def act(self) -> np.ndarray:
-        """a_t [m] for the observations x_t loaded last."""
-        self.select_actions()
-        return self.open_slot["action"].cpu().numpy().copy()
-
-    def observe(self) -> Chunk:
-        """The slot of x_t, its reward known from what was loaded last, and priorities now due."""
-        self.close_slot()
-        return self.closed_chunk()
-
     @torch.no_grad()
     def select_actions(self) -> None:
-        """Evaluate the network on x_t and choose a_t."""
+        """Evaluate the network on x_t and write a_t [m] to `open_slot`."""
         q = self.weights.q_values(self.x)
         first = (self.mark & FIRST) != 0
         a = self.exploration.select_actions(q, self.epsilon, first, self.generator)
@@ -124,7 +126,7 @@ class Actor:
 
     @torch.no_grad()
     def close_slot(self) -> None:
-        """Append the slot of x_t to the window and compute the priorities of its oldest."""
+        """Append the slot of x_t to the window and compute the priorities of the oldest slot."""
         slot = self.open_slot
         alive = (slot["mark"] & END) == 0
         new = (slot["q_a"], slot["v"], self.reward_transform(self.reward), slot["mark"], alive)
@@ -139,19 +141,19 @@ class Actor:
         self.all_finite &= torch.isfinite(self.closed_slot["priority"]).all()
 
     def closed_chunk(self) -> Chunk:
-        """The slot closed last; its tensors are written again by the next `close`."""
+        """The slot closed last; the next `close_slot` overwrites its tensors."""
         return Chunk(
             **{k: v[None] for k, v in self.closed_slot.items()},
             invalidate_newest=self.invalidate_newest,
         )
 
     def invalidate_pending(self, lanes: np.ndarray) -> None:
-        """The films of lanes [m] bool break off here: what is pending is never sampled."""
+        """The trajectories of lanes [m] bool stop here: pending slots are never sampled."""
         self.alive[torch.from_numpy(lanes).to(self.device)] = False
 
     def _initial_priorities(self) -> Tensor:
-        """[m, H] for the oldest slot of the window: above 0 where it may be sampled."""
-        error = [
+        """[m, H] of the oldest slot of the window; above 0 if it may be sampled."""
+        td_errors = [
             initial_td_error(
                 self.q_a[:, 0],
                 self.v,
@@ -163,12 +165,12 @@ class Actor:
             )
             for n in self.horizons
         ]
-        priority = self.priority_function(torch.stack(error, -1))
+        priority = self.priority_function(torch.stack(td_errors, -1))
         priority = priority.clamp(min=torch.finfo(torch.float32).tiny)
         return torch.where(self.alive[:, :1], priority, 0.0)
 
     def state(self) -> dict[str, Tensor]:
-        """Everything, for a checkpoint, taken between `observe` and `act`."""
+        """Everything for a checkpoint, valid between `close_slot` and `select_actions`."""
         window = {name: getattr(self, name) for name in WINDOW_TENSORS}
         random = {
             "generator": self.generator.get_state(),
@@ -177,7 +179,7 @@ class Actor:
         return window | random | self.exploration.state()
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """The inverse of `state`."""
+        """Restore what `state` returned."""
         for name in WINDOW_TENSORS:
             getattr(self, name).copy_(state[name])
         for name, own in self.exploration.state().items():
@@ -186,15 +188,15 @@ class Actor:
         self.generator.set_state(state["generator"].cpu())
 
 
-def _copy_array(own: Tensor, staged: Tensor | None, new: np.ndarray) -> None:
-    """Take an array to the device; from page-locked memory alone does a copy not wait."""
-    if staged is None:
-        own.copy_(torch.from_numpy(new))
+def _copy_array(target: Tensor, pinned: Tensor | None, new: np.ndarray) -> None:
+    """Copy an array to the device; only a copy from page-locked memory is asynchronous."""
+    if pinned is None:
+        target.copy_(torch.from_numpy(new))
     else:
-        np.copyto(staged.numpy(), new)  # with one thread
-        own.copy_(staged, non_blocking=True)
+        np.copyto(pinned.numpy(), new)  # uses one thread
+        target.copy_(pinned, non_blocking=True)
 
 
 def _pinned_buffer(tensor: Tensor) -> Tensor | None:
-    """Page-locked host memory of the same shape, for what lies on a GPU."""
+    """Page-locked host memory of the same shape, for a tensor on a GPU."""
     return torch.empty_like(tensor, device="cpu", pin_memory=True) if tensor.is_cuda else None

@@ -1,4 +1,4 @@
-"""Forward and backward through a network, by autograd."""
+"""Forward and backward passes through a network, by autograd."""
 
 from __future__ import annotations
 
@@ -11,18 +11,13 @@ from lookfurther.networks import QFunction, q_from_inputs, q_values
 
 
 class AutogradPasses:
-    """What a learner asks of its networks, in compiled kernels or as torch has it."""
+    """The learner's passes through its networks, compiled or eager."""
 
-    takes_raw_observations = (
-        False  # whether forward passes take observations as they are, not prepared
-    )
+    takes_raw_observations = False  # instead of prepared inputs
 
     def __init__(self, compiled: bool = False) -> None:
-        self.actor_q_function: QFunction = q_values  # for actors
-        self.online_forward, self.target_forward = (
-            q_from_inputs,
-            q_from_inputs,
-        )  # f of the one that is learned, and of the other
+        self.actor_q_function: QFunction = q_values
+        self.online_forward = self.target_forward = q_from_inputs
         if compiled:
             self.online_forward = torch.compile(
                 q_from_inputs, dynamic=False, options={"combo_kernels": True}
@@ -30,14 +25,14 @@ class AutogradPasses:
             self.target_forward = torch.compile(q_from_inputs, dynamic=False)
 
     def forward(self, network: nn.Module, inputs: Tensor) -> tuple[Tensor, Any]:
-        """f [B, A], and what `backward` needs."""
+        """f [B, A], and the saved state that `backward` needs."""
         q = self.online_forward(network, inputs)
         return q.detach(), q
 
     def q_values(self, network: nn.Module, inputs: Tensor) -> Tensor:
-        """f [B, A] alone."""
+        """f [B, A] without the saved state."""
         return self.forward(network, inputs)[0]
 
     def backward(self, network: nn.Module, saved: Any, grad_q: Tensor) -> list[Tensor]:
-        """The gradients of all parameters, in their order, of dL/df [B, A]."""
+        """dL/dtheta of every parameter, in the network's order, from grad_q = dL/df [B, A]."""
         return list(torch.autograd.grad(saved, list(network.parameters()), grad_q))

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lookfurther import array_api
 from lookfurther.adam import Adam
-from lookfurther.config import LearnerConfig as Settings
+from lookfurther.array_api import supports_triton
+from lookfurther.config import LearnerConfig
 from lookfurther.errors import TrainingDiverged
 from lookfurther.gpu.streams import SideStream
 from lookfurther.losses import clip_by_global_norm
@@ -24,7 +24,7 @@ UpdateMetrics = dict[str, Tensor]  # scalars, on the device
 
 
 class UpdateResult(NamedTuple):
-    """What one step of Algorithm 1 gives back."""
+    """The result of one update."""
 
     priority: Tensor  # [B], for the items of the batch
     metrics: UpdateMetrics
@@ -33,68 +33,53 @@ class UpdateResult(NamedTuple):
 class Learner:
     """theta^(k), theta^(k-1) and Adam.
 
-    `compiled` has the arithmetic fused into a few kernels, on a GPU: the same numbers but for
-    the order of additions.
+    An iteration of Algorithm 1 is `prepare_into`, `update` and `finish_update`. On a GPU the first
+    two run inside a captured graph; `training/updates.py` calls all three.
+
+    `compiled` fuses the arithmetic into a few kernels. The numbers are the same except for the
+    order of additions.
     """
 
     def __init__(
         self,
         network: nn.Module,
-        settings: Settings,
+        config: LearnerConfig,
         device: torch.device,
         precision: torch.dtype,
         compiled: bool = False,
     ) -> None:
-        self.settings = settings
+        self.config, self.device = config, device
         self.online_network = network.to(device)
         self.target_network = copy.deepcopy(self.online_network).requires_grad_(False)
         self.online_weights = MasterWeights(self.online_network, precision)
         self.target_weights = MasterWeights(self.target_network, precision)
-        self.objective = Objective(settings)
-        self.priority_stream, self.metrics_stream = (
-            SideStream(device, high_priority=True),
-            SideStream(device),
-        )
+        self.objective = Objective(config)
+        self.priority_stream = SideStream(device, high_priority=True)
+        self.metrics_stream = SideStream(device)
         self.parameters = list(self.online_network.parameters())
-        self.adam = Adam(self.parameters, settings.learning_rate, settings.adam_eps)
-        self.fused_adam: Callable[..., Tensor] | None = None  # for GPUs
+        self.adam = Adam(self.parameters, config.learning_rate, config.adam_eps)
+        self.fused_adam: Callable[..., Tensor] | None = None
         if compiled:
-            self.objective.compile(self.online_network, precision)
-            if array_api.supports_triton(device) and self.adam.is_dense:
-                from lookfurther.gpu.adam import FusedAdam  # needs Triton
-
-                self.fused_adam = FusedAdam(
-                    self.adam, self.online_weights, settings.max_gradient_norm
-                )
+            self._compile(precision)
         self.updates = 0
-        # Over all updates since they were last asked for.
+        # Over all updates since the last reset by the caller.
         self.gradient_norm_sum = torch.zeros((), device=device)
         self.all_finite = torch.ones((), dtype=torch.bool, device=device)
 
-    def step(self, batch: Batch) -> UpdateResult:
-        """One AdamStep of L, the target copy when due, and the updated priorities."""
-        update = self.update(self.prepare_batch(batch))
-        self.raise_if_diverged()
-        self.maybe_update_target()
-        return update
+    def _compile(self, precision: torch.dtype) -> None:
+        """Use compiled kernels, and on a GPU the fused Adam."""
+        self.objective.compile(self.online_network, precision)
+        if supports_triton(self.device) and self.adam.is_dense:
+            from lookfurther.gpu.adam import FusedAdam  # needs Triton
 
-    def prepare_batch(self, batch: Batch) -> PreparedBatch:
-        """The batch and what goes with it."""
-        fetched = self._prepare_any_size(batch)
-        if self.objective.passes.takes_raw_observations:
-            return fetched._replace(inputs=batch.x_both.flatten(0, 1))
-        return fetched
-
-    @torch.no_grad()
-    def _prepare_any_size(self, batch: Batch) -> PreparedBatch:
-        """A batch of any size, for networks as they are written."""
-        with self.online_weights.autocast():
-            inputs = prepare_inputs(self.online_network, batch.x_both.flatten(0, 1))
-            q_target = q_from_inputs(self.target_weights.compute_network, inputs[len(batch.a) :])
-        return PreparedBatch(batch, inputs, q_target)
+            max_norm = self.config.max_gradient_norm
+            self.fused_adam = FusedAdam(self.adam, self.online_weights, max_norm)
 
     def prepare_into(self, prepared: PreparedBatch) -> None:
-        """Fill in what goes with a batch; it holds until theta^(k-1) changes."""
+        """Compute the network inputs and f_theta^(k-1)(x') of `prepared.batch`, in place.
+
+        They stay valid until theta^(k-1) changes.
+        """
         with self.online_weights.autocast():
             self.objective.prepare_into(
                 self.online_weights.compute_network, self.target_weights.compute_network, prepared
@@ -104,60 +89,68 @@ class Learner:
         self,
         prepared: PreparedBatch,
         on_priority: Callable[[Tensor], None] = lambda priority: None,
-        on_metrics: Callable[[UpdateMetrics], None] = lambda terms: None,
+        on_metrics: Callable[[UpdateMetrics], None] = lambda metrics: None,
     ) -> UpdateResult:
-        """The part of a step that a device does alone, without asking Python.
+        """theta^(k) <- AdamStep(L(theta; batch, theta^(k-1))) and the new priorities p_i.
 
-        `tell` and `note` are called as soon as priorities and terms are known; their work runs
-        beside the rest.
+        This is the device's part of Algorithm 1: no operation waits for the host, so a CUDA graph
+        can capture it. `on_priority` and `on_metrics` are called as soon as their arguments are
+        known; on a GPU their work runs on side streams, concurrently with the backward pass.
         """
+        network, passes = self.online_weights.compute_network, self.objective.passes
+        after_step = self.config.priority_after_step
         with self.online_weights.autocast():
-            q_both, seen, judged = self.objective.forward(
-                self.online_weights.compute_network, prepared
-            )
-            priority = judged.priority
+            # f_theta(x) and f_theta(x') in one forward pass; L = L_TD + L_TC + L_IM and dL/df.
+            q_both, saved = passes.forward(network, prepared.inputs)
+            output = self.objective.compute_loss(q_both, prepared.q_target, prepared.batch)
+            priority = output.priority  # p_i <- |L_TD|
             with self.priority_stream.fork():
-                if not self.settings.priority_after_step:
+                if not after_step:
                     on_priority(priority)
             with self.metrics_stream.fork():
-                terms = self.objective.compute_metrics(q_both, judged, prepared.batch.w)
-                on_metrics(terms)
-            gradients = self.objective.passes.backward(
-                self.online_weights.compute_network, seen, judged.grad_q
-            )
-        norm = self.apply_gradients(gradients, judged.loss)
+                metrics = self.objective.compute_metrics(q_both, output, prepared.batch.w)
+                on_metrics(metrics)
+            # dL/dtheta, clipped, and AdamStep.
+            gradients = passes.backward(network, saved, output.grad_q)
+        norm = self.apply_gradients(gradients, output.loss)
         self.priority_stream.join()
         self.metrics_stream.join()
-        if self.settings.priority_after_step:
-            priority = self._priority_of_prepared(prepared, self.objective.passes.q_values)
+        if after_step:  # p_i at the new weights, as Algorithm 1 prints it
+            priority = self._priority_of_prepared(prepared, passes.q_values)
             on_priority(priority)
-        return UpdateResult(priority, terms | {"gradient_norm": norm})
+        return UpdateResult(priority, metrics | {"gradient_norm": norm})
 
     def apply_gradients(self, gradients: Sequence[Tensor], loss: Tensor) -> Tensor:
-        """Adam on the clipped gradient, and the twin brought up to the new weights."""
+        """AdamStep on the clipped gradients, skipped if they are not finite; returns their norm."""
         if self.fused_adam:
             return self.fused_adam(gradients, loss, self.gradient_norm_sum, self.all_finite)
-        clipped, norm = clip_by_global_norm(gradients, self.settings.max_gradient_norm)
-        sound = torch.isfinite(norm + loss)
-        self.adam.step(clipped, sound)
+        clipped, norm = clip_by_global_norm(gradients, self.config.max_gradient_norm)
+        is_finite = torch.isfinite(norm + loss)
+        self.adam.step(clipped, is_finite)
         self.online_weights.refresh_compute_network()
         self.gradient_norm_sum += norm
-        self.all_finite &= sound
+        self.all_finite &= is_finite
         return norm
 
-    def maybe_update_target(self) -> None:
-        """One more update is made: copy theta to the target network when it is due."""
+    def finish_update(self) -> None:
+        """The host's part of Algorithm 1: theta^(k-1) <- theta^(k) every `target_period` updates.
+
+        On a CPU a loss that is not finite raises here. On a GPU the check would wait for the
+        device, so the training loop calls `raise_if_diverged` less often.
+        """
+        if self.device.type == "cpu":
+            self.raise_if_diverged()
         if self.updates_until_target_copy == 1:
             self.target_weights.copy_(self.online_weights)
         self.updates += 1
 
     @property
     def updates_until_target_copy(self) -> int:
-        """How many updates there are up to the next one that ends with a copy to the target."""
-        return self.settings.target_period - self.updates % self.settings.target_period
+        """The number of updates up to and including the next one that ends with a target copy."""
+        return self.config.target_period - self.updates % self.config.target_period
 
     def raise_if_diverged(self) -> None:
-        """Stop the run where a loss or a gradient was not finite; on a GPU this waits for it."""
+        """Raise if a loss or gradient since the last call was not finite; waits for a GPU."""
         if not self.all_finite:
             self.all_finite.fill_(True)
             raise TrainingDiverged(
@@ -165,8 +158,23 @@ class Learner:
                 " weights are left as they were before it"
             )
 
+    def prepare_batch(self, batch: Batch) -> PreparedBatch:
+        """Allocate what `prepare_into` fills for a batch, and fill it."""
+        prepared = self._prepare_any_size(batch)
+        if self.objective.passes.takes_raw_observations:
+            return prepared._replace(inputs=batch.x_both.flatten(0, 1))
+        return prepared
+
+    @torch.no_grad()
+    def _prepare_any_size(self, batch: Batch) -> PreparedBatch:
+        """A prepared batch of any size, computed without the compiled kernels."""
+        with self.online_weights.autocast():
+            inputs = prepare_inputs(self.online_network, batch.x_both.flatten(0, 1))
+            q_target = q_from_inputs(self.target_weights.compute_network, inputs[len(batch.a) :])
+        return PreparedBatch(batch, inputs, q_target)
+
     def compute_priority(self, batch: Batch) -> Tensor:
-        """Priorities [B] at the current weights, of a batch of any size."""
+        """Priorities [B] at the current weights, for a batch of any size."""
         return self._priority_of_prepared(self._prepare_any_size(batch), q_from_inputs)
 
     @torch.no_grad()
@@ -178,7 +186,7 @@ class Learner:
         return self.objective.compute_priority(q_both, prepared.q_target, prepared.batch)
 
     def state(self) -> dict[str, dict[str, Tensor]]:
-        """Everything, for a checkpoint: weights, target weights, Adam's moments."""
+        """Weights, target weights and Adam's moments, for a checkpoint."""
         return {
             "weights": dict(self.online_network.state_dict()),
             "target": dict(self.target_network.state_dict()),
@@ -186,7 +194,7 @@ class Learner:
         }
 
     def load_state(self, state: dict[str, dict[str, Tensor]], updates: int) -> None:
-        """The inverse of `state`."""
+        """Restore what `state` returned."""
         self.online_weights.load_state_dict(state["weights"])
         self.target_weights.load_state_dict(state["target"])
         self.adam.load_state(state["adam"])

@@ -1,4 +1,4 @@
-"""The one composition of the losses: L = L_TD + L_TC + L_IM, its gradients and what it reports."""
+"""L = L_TD + L_TC + L_IM: the loss of a batch, its gradient, the priorities and the metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lookfurther import array_api
+from lookfurther.array_api import supports_triton
 from lookfurther.autograd import AutogradPasses
 from lookfurther.config import LearnerConfig
 from lookfurther.losses import (
@@ -27,10 +27,10 @@ from lookfurther.types import Batch
 
 
 class PreparedBatch(NamedTuple):
-    """A batch and what an update needs of it besides, none of which depends on theta."""
+    """A batch with the network inputs and target values of an update; independent of theta."""
 
     batch: Batch
-    inputs: Tensor  # [2B, ...]: x, then x', as `passes` takes them
+    inputs: Tensor  # [2B, ...]: x, then x', in the form that `passes` takes
     q_target: Tensor  # [B, A]: f_theta^(k-1) of x'
 
     @property
@@ -39,20 +39,20 @@ class PreparedBatch(NamedTuple):
 
 
 class LossOutput(NamedTuple):
-    """What the loss says of a batch's values, before the network's gradients."""
+    """Loss terms, gradient with respect to Q, and new priorities of a batch."""
 
-    grad_q: Tensor  # [2B, A]: dL/df of x, then of x'
+    grad_q: Tensor  # [2B, A]: dL/df at x, then at x'
     loss: Tensor  # scalar
-    td: Tensor  # [B]: L_TD of each item, without its weight
+    td: Tensor  # [B]: L_TD of each item, before weighting
     tc: Tensor  # [B]
     im: Tensor  # [B]
-    priority: Tensor  # [B], before the step
+    priority: Tensor  # [B], at the weights before the step
 
 
 def _make_passes(network: nn.Module, precision: torch.dtype) -> AutogradPasses:
-    """Compiled ones, for the paper's own networks on a GPU those that are written out."""
+    """Compiled passes; for the paper's networks on a GPU the hand-written ones."""
     device = next(network.parameters()).device
-    if array_api.supports_triton(device):
+    if supports_triton(device):
         from lookfurther.gpu import conv, dueling  # need Triton
 
         if conv.fit(network, precision):
@@ -61,19 +61,19 @@ def _make_passes(network: nn.Module, precision: torch.dtype) -> AutogradPasses:
 
 
 class Objective:
-    """L(theta; batch, theta^(k-1)) of Sec. 3.4, or a variant a configuration names."""
+    """L(theta; batch, theta^(k-1)) of Sec. 3.4, or the variant that the configuration selects."""
 
-    def __init__(self, settings: LearnerConfig) -> None:
-        self.settings = settings
+    def __init__(self, config: LearnerConfig) -> None:
+        self.config = config
         self.value_transform = make_value_transform(
-            settings.value_transform, settings.value_transform_eps
+            config.value_transform, config.value_transform_eps
         )
-        self.priority_function = PRIORITY_FUNCTIONS[settings.priority_type]
+        self.priority_function = PRIORITY_FUNCTIONS[config.priority_type]
         self.prepare_fn, self.passes = prepare_inputs, AutogradPasses()
 
     def compile(self, network: nn.Module, precision: torch.dtype) -> None:
-        """Let the parts of a pass run as compiled kernels."""
-        # Without gaps between rows: words and bytes are two views of one memory.
+        """Compile the passes, the loss and the metrics."""
+        # No padding between rows: words and bytes are two views of the same memory.
         dense: dict[str, Any] = {"comprehensive_padding": False}
         self.prepare_fn = torch.compile(prepare_inputs, dynamic=False, options=dense)
         self.passes = _make_passes(network, precision)
@@ -82,63 +82,59 @@ class Objective:
 
     @torch.no_grad()
     def prepare_into(self, online: nn.Module, target: nn.Module, prepared: PreparedBatch) -> None:
-        """Fill in what a batch needs besides its transitions."""
+        """Compute the inputs and target values of `prepared.batch`, in place."""
         if not self.passes.takes_raw_observations:
             self.prepare_fn(online, prepared.batch.x_both.flatten(0, 1), prepared.inputs)
         prepared.q_target.copy_(self.passes.target_forward(target, prepared.inputs_next))
 
-    def forward(self, online: nn.Module, prepared: PreparedBatch) -> tuple[Tensor, Any, LossOutput]:
-        """f_theta of x and x' [2B, A], what its gradients need, and what the loss says of it."""
-        q_both, seen = self.passes.forward(online, prepared.inputs)
-        return q_both, seen, self.compute_loss(q_both, prepared.q_target, prepared.batch)
-
     def compute_loss(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> LossOutput:
-        """What the loss says of values f_theta [2B, A] of x, then x'."""
+        """The loss of values f_theta [2B, A] at x, then at x', and its gradient."""
         q_both = q_both.detach().requires_grad_()
         loss, parts = self.weighted_loss(q_both, q_target, batch)
-        (slope,) = torch.autograd.grad(loss, q_both)
-        return LossOutput(slope, loss.detach(), *parts)
+        (grad_q,) = torch.autograd.grad(loss, q_both)
+        return LossOutput(grad_q, loss.detach(), *parts)
 
     def compute_loss_functional(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> LossOutput:
-        """The same in a form that a compiler takes whole."""
+        """`compute_loss` in a form that torch.compile traces as one graph."""
 
-        def twice(q_both: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        def loss_and_output(q_both: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
             loss, parts = self.weighted_loss(q_both, q_target, batch)
             return loss, (loss.detach(), *parts)
 
-        slope, rest = torch.func.grad(twice, has_aux=True)(q_both)
-        return LossOutput(slope, *rest)
+        grad_q, rest = torch.func.grad(loss_and_output, has_aux=True)(q_both)
+        return LossOutput(grad_q, *rest)
 
     def weighted_loss(
         self, q_both: Tensor, q_target: Tensor, batch: Batch
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """L, and as constants L_TD, L_TC, L_IM and the priority of each item [B]."""
+        """L, and detached: L_TD, L_TC, L_IM and the priority of each item [B]."""
         td, tc, im, td_error = self.loss_terms(q_both, q_target, batch)
-        s = self.settings
-        loss = (batch.w * (td + s.tc_weight * tc + s.im_weight * im)).mean()
-        return loss, tuple(x.detach() for x in (td, tc, im, self.priority_function(td_error)))
+        weighted = td + self.config.tc_weight * tc + self.config.im_weight * im
+        loss = (batch.w * weighted).mean()
+        priority = self.priority_function(td_error)
+        return loss, tuple(term.detach() for term in (td, tc, im, priority))
 
     def loss_terms(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> tuple[Tensor, ...]:
         """L_TD, L_TC, L_IM and the TD error of each item [B]."""
-        _, a, r, discount, e, floor, a_shown, _, _ = batch
+        _, a, r, discount, e, floor, a_recorded, _, _ = batch
         q, q_next = q_both.chunk(2)
         a_next = double_q_action(q_next)
         q_next_target = value_of_action(q_target, a_next)
         bootstrap = raise_to_floor(q_next_target, floor, self.value_transform)
-        goal = td_target(r, discount, bootstrap, self.value_transform)
-        goal = widen_action_gap(goal, q, a, self.settings.advantage_learning)
-        td = td_loss(value_of_action(q, a), goal)
-        # The bound is a value of the action shown: other actions are held to their own values.
-        anchor = torch.where(a_next == a_shown, bootstrap, q_next_target)
+        target = td_target(r, discount, bootstrap, self.value_transform)
+        target = widen_action_gap(target, q, a, self.config.advantage_learning)
+        td = td_loss(value_of_action(q, a), target)
+        # The floor bounds the value of the recorded action; other actions keep their own anchor.
+        anchor = torch.where(a_next == a_recorded, bootstrap, q_next_target)
         tc = tc_loss(value_of_action(q_next, a_next), anchor, alive=(discount > 0).float())
-        im = im_loss(q, a, e, self.settings.margin)
-        return td, tc, im, value_of_action(q, a) - goal
+        im = im_loss(q, a, e, self.config.margin)
+        return td, tc, im, value_of_action(q, a) - target
 
     @torch.no_grad()
     def compute_metrics(self, q_both: Tensor, output: LossOutput, w: Tensor) -> dict[str, Tensor]:
-        """What there is to know of an update, as scalars on the device."""
-        n = self.settings.agent_items
-        terms = {
+        """The metrics of an update, as scalars on the device."""
+        n = self.config.agent_items
+        metrics = {
             "loss": output.loss,
             "loss_td": (w * output.td).mean(),
             "loss_tc": (w * output.tc).mean(),
@@ -147,16 +143,16 @@ class Objective:
             "expert_share_of_gradient": expert_gradient_share(output.grad_q, n),
             "priority_agent": output.priority[:n].mean(),
         }
-        if self.settings.expert_items:
-            terms["priority_expert"] = output.priority[n:].mean()
-        return terms
+        if self.config.expert_items:
+            metrics["priority_expert"] = output.priority[n:].mean()
+        return metrics
 
     def compute_priority(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> Tensor:
-        """Priorities [B] of values f_theta [2B, A] of x, then x'."""
+        """Priorities [B] for values f_theta [2B, A] at x, then at x'."""
         return self.priority_function(self.loss_terms(q_both, q_target, batch)[-1])
 
 
 def expert_gradient_share(grad_q: Tensor, agent_items: int) -> Tensor:
-    """Share of |dL/df| that falls on expert items; slope [2B, A] is for x, then x'."""
+    """Share of |dL/df| that falls on expert items; grad_q [2B, A] is for x, then x'."""
     size = grad_q.abs().sum(-1).view(2, -1).sum(0)
     return size[agent_items:].sum() / size.sum().clamp(min=torch.finfo(size.dtype).tiny)

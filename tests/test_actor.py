@@ -1,4 +1,4 @@
-"""The actor's films and initial priorities against step-by-step oracles."""
+"""The actor's trajectories and initial priorities against step-by-step oracles."""
 
 from contextlib import closing
 from itertools import pairwise
@@ -17,7 +17,7 @@ from lookfurther.presets import preset
 from lookfurther.types import FIRST, TERMINAL, TRUNCATED, Chunk, Spec, Step
 
 SPEC = Spec("toy", (2,), 1, "float32", 3, 1.0)
-LAG = 4
+MAX_HORIZON = 4
 
 
 class Linear(nn.Module):
@@ -30,7 +30,9 @@ class Linear(nn.Module):
 
 
 def make_config(lanes: int, **overrides) -> Config:
-    return preset("no-demos", env="toy", actor__lanes=lanes, replay__horizons=(1, LAG), **overrides)
+    return preset(
+        "no-demos", env="toy", actor__lanes=lanes, replay__horizons=(1, MAX_HORIZON), **overrides
+    )
 
 
 def make_actor(lanes: int, **overrides) -> Actor:
@@ -39,19 +41,21 @@ def make_actor(lanes: int, **overrides) -> Actor:
 
 
 def select_actions(actor: Actor, step: Step) -> np.ndarray:
-    """The actions for the first step; later ones were loaded by `observe`."""
+    """The actions for a step; `complete_slot` has loaded all steps but the first."""
     if not actor.episode_length.any():
         actor.load_step(step)
-    return actor.act().copy()
+    actor.select_actions()
+    return actor.open_slot["action"].numpy().copy()
 
 
 def complete_slot(actor: Actor, step: Step) -> Chunk:
     actor.load_step(step)
-    return Chunk(*(np.array(part) for part in actor.observe()))
+    actor.close_slot()
+    return Chunk(*(np.array(part) for part in actor.closed_chunk()))
 
 
 def random_steps(rng: np.random.Generator, count: int, lanes: int) -> list[Step]:
-    """Next-step autoreset: after an end comes a first."""
+    """Steps with next-step autoreset: `first` follows an end."""
     steps, ended = [], np.ones(lanes, bool)
     for _ in range(count):
         first = ended
@@ -94,7 +98,7 @@ def expected_priority(steps: list[Step], actions: list[np.ndarray], lane: int, t
     return 0.5 * error**2 if error <= 1 else error - 0.5
 
 
-def test_initial_priorities_are_the_huber_td_loss_of_the_actors_own_values():
+def test_initial_priorities_are_huber_td_loss():
     rng = np.random.default_rng(0)
     lanes, count = 3, 60
     steps = random_steps(rng, count, lanes)
@@ -103,31 +107,31 @@ def test_initial_priorities_are_the_huber_td_loss_of_the_actors_own_values():
     for t in range(count - 1):
         actions.append(select_actions(actor, steps[t]))
         chunks.append(complete_slot(actor, steps[t + 1]))
-    assert all((c.priority == 0).all() for c in chunks[:LAG])
-    for t in range(count - 1 - LAG):
+    assert all((c.priority == 0).all() for c in chunks[:MAX_HORIZON])
+    for t in range(count - 1 - MAX_HORIZON):
         for lane in range(lanes):
-            for h_index, n in enumerate((1, LAG)):
-                wanted = expected_priority(steps, actions, lane, t, n)
-                given = chunks[t + LAG].priority[0, lane, h_index]
-                assert given == pytest.approx(wanted, rel=1e-4, abs=1e-6)
-                assert (given == 0) == bool(steps[t].terminal[lane] or steps[t].truncated[lane])
+            for h_index, n in enumerate((1, MAX_HORIZON)):
+                expected = expected_priority(steps, actions, lane, t, n)
+                priority = chunks[t + MAX_HORIZON].priority[0, lane, h_index]
+                assert priority == pytest.approx(expected, rel=1e-4, abs=1e-6)
+                assert (priority == 0) == bool(steps[t].terminal[lane] or steps[t].truncated[lane])
 
 
-def test_item_without_any_td_error_may_be_sampled():
-    """Priority 0 would mean: never."""
+def test_item_with_zero_td_error_is_samplable():
+    """Its priority is above 0, since 0 means never."""
     actor = make_actor(1)
     with torch.no_grad():
         actor.weights.network.w.zero_()
     steps = [s._replace(reward=s.reward * 0) for s in random_steps(np.random.default_rng(5), 20, 1)]
     for t, (now, after) in enumerate(pairwise(steps)):
         select_actions(actor, now)
-        given = complete_slot(actor, after).priority[0, 0]
-        if t >= LAG:
-            ended = bool(steps[t - LAG].terminal[0] or steps[t - LAG].truncated[0])
-            assert ((given > 0) == (not ended)).all()
+        priority = complete_slot(actor, after).priority[0, 0]
+        if t >= MAX_HORIZON:
+            ended = bool(steps[t - MAX_HORIZON].terminal[0] or steps[t - MAX_HORIZON].truncated[0])
+            assert ((priority > 0) == (not ended)).all()
 
 
-def test_a_slot_holds_what_was_seen_done_and_given():
+def test_slot_holds_observation_action_and_reward():
     rng = np.random.default_rng(1)
     steps = random_steps(rng, 30, 2)
     actor = make_actor(2)
@@ -141,7 +145,7 @@ def test_a_slot_holds_what_was_seen_done_and_given():
         assert np.array_equal(chunk.mark[0], mark)
 
 
-def test_clipped_rewards_are_clipped_before_they_are_summed():
+def test_rewards_are_clipped_before_summing():
     rng = np.random.default_rng(2)
     steps = random_steps(rng, 10, 2)
     actor = make_actor(2, environment__reward_transform="clip")
@@ -150,7 +154,7 @@ def test_clipped_rewards_are_clipped_before_they_are_summed():
         assert np.array_equal(complete_slot(actor, after).reward[0], after.reward.clip(-1, 1))
 
 
-def test_a_dropped_episode_releases_nothing_and_names_its_length():
+def test_dropped_episode_is_invalidated_whole():
     rng = np.random.default_rng(3)
     steps = [
         s._replace(terminal=s.terminal & False, truncated=s.truncated & False)
@@ -165,11 +169,11 @@ def test_a_dropped_episode_releases_nothing_and_names_its_length():
         chunks.append(complete_slot(actor, after))
     assert [int(c.invalidate_newest[0]) for c in chunks] == [7 if t == 6 else 0 for t in range(19)]
     released = [bool((c.priority > 0).any()) for c in chunks]
-    # Slots 0 and 1 went out before the fault at step 7 (and are forgotten); 2 to 6 never do.
+    # Slots 0 and 1 were released before the fault at step 7 and invalidated; 2 to 6 never are.
     assert released == [t in (4, 5) or t >= 11 for t in range(19)]
 
 
-def test_state_makes_a_twin():
+def test_restored_actor_repeats_chunks():
     rng = np.random.default_rng(4)
     steps = random_steps(rng, 30, 2)
     one = make_actor(2)
@@ -185,20 +189,20 @@ def test_state_makes_a_twin():
             assert np.array_equal(ours, theirs)
 
 
-def test_newest_planes_alone_make_the_stacks_that_environments_show():
-    """As on a GPU; on real games, over ends of both kinds."""
+def test_newest_planes_rebuild_env_stacks():
+    """As on a GPU, on real games, across ends of both kinds."""
     config = preset(
         "no-demos", env="ALE/Breakout-v5", actor__lanes=3, environment__max_episode_length=60
     )
     with closing(make_envs(config.env, config.environment, 3, seed=0, threads=1)) as envs:
         network = make_network_builder(config.network)(envs.spec)
         actor = Actor(MasterWeights(network, torch.float32), envs.spec, config, range(3))
-        actor.copies_newest_plane, rolled, random = True, 0, np.random.default_rng(0)
+        actor.copies_newest_plane, incremental, random = True, 0, np.random.default_rng(0)
         step = envs.reset()
         for _ in range(150):
             actor.load_step(step)
             assert np.array_equal(actor.x.numpy(), step.observation)
-            rolled += not step.first.any()
+            incremental += not step.first.any()
             envs.send(random.integers(0, 18, 3))
             step = envs.recv()
-        assert 100 < rolled < 149
+        assert 100 < incremental < 149

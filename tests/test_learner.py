@@ -1,4 +1,4 @@
-"""Algorithm 1, one step at a time, against independent arithmetic."""
+"""Algorithm 1, one update at a time, against independent arithmetic."""
 
 import copy
 from collections.abc import Callable
@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lookfurther import config
 from lookfurther.adam import Adam
+from lookfurther.config import LearnerConfig, ReplayConfig
 from lookfurther.errors import TrainingDiverged
-from lookfurther.learner import Learner
+from lookfurther.learner import Learner, UpdateResult
 from lookfurther.master_weights import MasterWeights
 from lookfurther.objective import expert_gradient_share
 from lookfurther.replay.mixture import ReplayMixture
@@ -42,6 +42,15 @@ def make_batch(size: int, seed: int = 0, agent: int | None = None) -> Batch:
     )
 
 
+def run_update(learner: Learner, batch: Batch) -> UpdateResult:
+    """One iteration of Algorithm 1, as `training/updates.py` runs it."""
+    prepared = learner.prepare_batch(batch)
+    learner.prepare_into(prepared)
+    result = learner.update(prepared)
+    learner.finish_update()
+    return result
+
+
 def h(z: Tensor) -> Tensor:
     return z.sign() * ((z.abs() + 1).sqrt() - 1) + 1e-2 * z
 
@@ -64,7 +73,8 @@ def printed_loss(
 ) -> Tensor:
     """L_TD + L_TC + L_IM item by item, as the paper prints them, in float64.
 
-    With the two extensions: bootstrap values and anchors not below a floor, advantage learning.
+    Includes two extensions: a floor under bootstrap values and anchors, and limited advantage
+    learning.
     """
     total = torch.zeros((), dtype=torch.float64)
     for i in range(len(b.a)):
@@ -76,7 +86,7 @@ def printed_loss(
         if b.floor[i] > -torch.inf:
             value = max(value, h(b.floor[i]))
             anchor = value if a_next == int(b.a_next[i]) else anchor
-        gap = (q[a] - q.max()).detach()
+        gap = (q[a] - q.max()).detach().clamp(min=-1)
         td = huber(q[a] - h(b.r[i] + b.discount[i] * h_inv(value)) - alpha * gap)
         tc = huber(q_next[a_next] - anchor) if b.discount[i] > 0 else 0.0
         rivals = torch.stack([q[j] + (margin if j != a else 0.0) for j in range(4)])
@@ -85,25 +95,25 @@ def printed_loss(
     return total / len(b.a)
 
 
-def duplicate_batch(b: Batch) -> Batch:
+def to_float64(b: Batch) -> Batch:
     return Batch(*(v.double() if v.is_floating_point() else v for v in b))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.7])
-@pytest.mark.parametrize("prepared", [without_floor, lambda b: b], ids=["no floor", "floor"])
-def test_the_step_is_adam_on_the_printed_loss(prepared: Callable[[Batch], Batch], alpha: float):
-    settings = config.LearnerConfig(
+@pytest.mark.parametrize("change_batch", [without_floor, lambda b: b], ids=["no floor", "floor"])
+def test_update_is_adam_step_on_printed_loss(change_batch: Callable[[Batch], Batch], alpha: float):
+    config = LearnerConfig(
         agent_items=24, expert_items=8, learning_rate=1e-2, advantage_learning=alpha
     )
-    learner = Learner(make_network(), settings, CPU, torch.float32)
+    learner = Learner(make_network(), config, CPU, torch.float32)
     learner.target_weights.load_state_dict(make_network(1).state_dict())
     online, target = make_network().double(), make_network(1).double()
     adam = torch.optim.Adam(online.parameters(), lr=1e-2, eps=0.01 / 256)
     for k in range(5):
-        b = prepared(make_batch(32, seed=k, agent=24))
-        update = learner.step(b)
+        b = change_batch(make_batch(32, seed=k, agent=24))
+        update = run_update(learner, b)
         adam.zero_grad()
-        loss = printed_loss(online, target, duplicate_batch(b), settings.margin, alpha)
+        loss = printed_loss(online, target, to_float64(b), config.margin, alpha)
         loss.backward()
         adam.step()
         assert float(update.metrics["loss"]) == pytest.approx(loss.item(), rel=1e-4)
@@ -114,48 +124,51 @@ def test_the_step_is_adam_on_the_printed_loss(prepared: Callable[[Batch], Batch]
 @pytest.mark.parametrize(
     ("changed", "term"), [({"tc_weight": 0.0}, "loss_tc"), ({"im_weight": 0.0}, "loss_im")]
 )
-def test_an_ablated_term_is_reported_but_has_no_part_in_the_loss(changed: dict, term: str):
-    settings = config.LearnerConfig(agent_items=24, expert_items=8, **changed)
-    learner = Learner(make_network(), settings, CPU, torch.float32)
+def test_ablated_loss_term_is_reported_only(changed: dict, term: str):
+    config = LearnerConfig(agent_items=24, expert_items=8, **changed)
+    learner = Learner(make_network(), config, CPU, torch.float32)
     learner.target_weights.load_state_dict(make_network(1).state_dict())
-    terms = learner.step(make_batch(32, agent=24)).metrics
+    metrics = run_update(learner, make_batch(32, agent=24)).metrics
     rest = {"loss_td", "loss_tc", "loss_im"} - {term}
-    assert float(terms["loss"]) == pytest.approx(sum(float(terms[name]) for name in rest), rel=1e-5)
-    assert float(terms[term]) > 0
+    assert float(metrics["loss"]) == pytest.approx(
+        sum(float(metrics[name]) for name in rest), rel=1e-5
+    )
+    assert float(metrics[term]) > 0
 
 
-def test_priorities_are_reported_for_agent_and_expert_apart():
-    settings = config.LearnerConfig(agent_items=24, expert_items=8)
-    update = Learner(make_network(), settings, CPU, torch.float32).step(make_batch(32, agent=24))
+def test_priority_metrics_separate_agent_and_expert():
+    config = LearnerConfig(agent_items=24, expert_items=8)
+    learner = Learner(make_network(), config, CPU, torch.float32)
+    update = run_update(learner, make_batch(32, agent=24))
     means = [float(part.mean()) for part in (update.priority[:24], update.priority[24:])]
     reported = [float(update.metrics[name]) for name in ("priority_agent", "priority_expert")]
     assert reported == pytest.approx(means, rel=1e-5)
     assert means[0] != pytest.approx(means[1], rel=1e-3)
 
 
-def test_experts_share_counts_the_slopes_at_both_states_of_an_item():
-    slope = torch.tensor([[1.0, 0.0], [0.0, -2.0], [0.0, 2.0], [3.0, 0.0]])  # x of two, then x'
-    assert float(expert_gradient_share(slope, agent_items=1)) == pytest.approx(5 / 8)
+def test_expert_gradient_share_counts_both_states():
+    grad_q = torch.tensor([[1.0, 0.0], [0.0, -2.0], [0.0, 2.0], [3.0, 0.0]])  # x of two, then x'
+    assert float(expert_gradient_share(grad_q, agent_items=1)) == pytest.approx(5 / 8)
 
 
-def test_gradients_are_clipped_by_their_global_norm():
-    settings = config.LearnerConfig(agent_items=32, expert_items=0, max_gradient_norm=1e-3)
-    learner = Learner(make_network(), settings, CPU, torch.float32)
-    norm = learner.step(make_batch(32)).metrics["gradient_norm"]
+def test_gradients_are_clipped_by_global_norm():
+    config = LearnerConfig(agent_items=32, expert_items=0, max_gradient_norm=1e-3)
+    learner = Learner(make_network(), config, CPU, torch.float32)
+    norm = run_update(learner, make_batch(32)).metrics["gradient_norm"]
     moments = torch.cat([mean.flatten() for mean in learner.adam.first_moments])
     assert norm > 1e-3
     assert float(moments.norm()) == pytest.approx(0.1 * 1e-3, rel=1e-5)  # (1 - beta_1) g
 
 
-def test_adams_epsilon_is_added_after_bias_correction():
-    """Of a first gradient g the step is then rate g / (|g| + eps), here a half of the rate."""
+def test_adam_eps_is_added_after_bias_correction():
+    """The first step is learning_rate g / (|g| + eps), here half of the learning rate."""
     parameter = torch.zeros(2)
     adam = Adam([parameter], learning_rate=0.25, eps=0.5)
     adam.step([torch.tensor([0.5, -0.5])], torch.tensor(True))
     assert parameter.tolist() == pytest.approx([-0.125, 0.125], rel=1e-5)
 
 
-def test_parameters_with_gaps_are_told_from_those_without():
+def test_adam_detects_parameters_with_gaps():
     whole = torch.zeros(4, 3, 2, 2)
     for p, dense in (
         (whole, True),
@@ -168,68 +181,70 @@ def test_parameters_with_gaps_are_told_from_those_without():
         assert Adam([whole, p], 1.0, 1.0).is_dense == dense
 
 
-def test_priorities_are_the_huber_td_loss_before_or_after_the_step():
+def test_priorities_are_huber_loss_before_or_after_step():
     b = make_batch(32)
     for after in (False, True):
-        settings = config.LearnerConfig(
+        config = LearnerConfig(
             agent_items=32, expert_items=0, priority_after_step=after, learning_rate=0.1
         )
-        learner = Learner(make_network(), settings, CPU, torch.float32)
+        learner = Learner(make_network(), config, CPU, torch.float32)
         before = learner.compute_priority(b)
-        given = learner.step(b).priority
-        assert torch.allclose(given, learner.compute_priority(b) if after else before, atol=1e-6)
+        priority = run_update(learner, b).priority
+        assert torch.allclose(priority, learner.compute_priority(b) if after else before, atol=1e-6)
         assert not torch.allclose(before, learner.compute_priority(b), atol=1e-3)
 
 
-def test_step_in_bfloat16_computes_with_the_new_weights_from_then_on():
+def test_bfloat16_update_refreshes_compute_network():
     """The learner keeps weights in float32 and computes with a rounded copy of them."""
-    settings = config.LearnerConfig(agent_items=8, expert_items=0, learning_rate=0.1)
-    learner, x = Learner(make_network(), settings, CPU, torch.bfloat16), make_batch(8).x
+    config = LearnerConfig(agent_items=8, expert_items=0, learning_rate=0.1)
+    learner, x = Learner(make_network(), config, CPU, torch.bfloat16), make_batch(8).x
     for k in range(3):
         before = learner.online_weights.q_values(x)
-        learner.step(make_batch(8, seed=k))
+        run_update(learner, make_batch(8, seed=k))
         rounded = MasterWeights(copy.deepcopy(learner.online_network), torch.bfloat16)
         assert torch.equal(learner.online_weights.q_values(x), rounded.q_values(x))
         assert not torch.equal(learner.online_weights.q_values(x), before)
 
 
-def test_the_target_network_is_copied_every_period_and_only_then():
-    settings = config.LearnerConfig(agent_items=8, expert_items=0, target_period=3)
-    learner = Learner(make_network(), settings, CPU, torch.float32)
-    held = copy.deepcopy(learner.target_network.state_dict())
+def test_target_network_is_copied_every_period_only():
+    config = LearnerConfig(agent_items=8, expert_items=0, target_period=3)
+    learner = Learner(make_network(), config, CPU, torch.float32)
+    expected = copy.deepcopy(learner.target_network.state_dict())
     for k in range(1, 7):
-        learner.step(make_batch(8, seed=k))
+        run_update(learner, make_batch(8, seed=k))
         if k % 3 == 0:
-            held = copy.deepcopy(learner.online_network.state_dict())
-        assert all(torch.equal(v, held[n]) for n, v in learner.target_network.state_dict().items())
+            expected = copy.deepcopy(learner.online_network.state_dict())
+        assert all(
+            torch.equal(v, expected[n]) for n, v in learner.target_network.state_dict().items()
+        )
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_stops_at_once_and_leaves_the_weights(poison: float):
+def test_non_finite_loss_raises_and_keeps_weights(poison: float):
     learner = Learner(
-        make_network(), config.LearnerConfig(agent_items=8, expert_items=0), CPU, torch.float32
+        make_network(), LearnerConfig(agent_items=8, expert_items=0), CPU, torch.float32
     )
-    learner.step(make_batch(8))
+    run_update(learner, make_batch(8))
     before = copy.deepcopy(learner.online_network.state_dict())
     b = make_batch(8, seed=1)
     b.w[3] = poison
     with pytest.raises(TrainingDiverged, match="update 2"):
-        learner.step(b)
+        run_update(learner, b)
     assert all(torch.equal(v, before[n]) for n, v in learner.online_network.state_dict().items())
     assert learner.updates == 1
 
 
-def test_state_makes_a_twin():
-    settings = config.LearnerConfig(agent_items=8, expert_items=0, target_period=3)
-    one = Learner(make_network(), settings, CPU, torch.float32)
+def test_restored_learner_repeats_updates():
+    config = LearnerConfig(agent_items=8, expert_items=0, target_period=3)
+    one = Learner(make_network(), config, CPU, torch.float32)
     for k in range(4):
-        one.step(make_batch(8, seed=k))
-    two = Learner(make_network(5), settings, CPU, torch.float32)
+        run_update(one, make_batch(8, seed=k))
+    two = Learner(make_network(5), config, CPU, torch.float32)
     saved = {f: {k: v.clone() for k, v in s.items()} for f, s in one.state().items()}
     two.load_state(saved, one.updates)
     for k in range(4, 8):
-        one.step(make_batch(8, seed=k))
-        two.step(make_batch(8, seed=k))
+        run_update(one, make_batch(8, seed=k))
+        run_update(two, make_batch(8, seed=k))
     for ours, theirs in zip(one.state().values(), two.state().values(), strict=True):
         assert all(torch.equal(v, theirs[k]) for k, v in ours.items())
 
@@ -238,9 +253,9 @@ SPEC = Spec("toy", (3,), 1, "float32", 4, 1.0)
 
 
 def make_replay(value: float) -> PrioritizedReplay:
-    made = PrioritizedReplay(SPEC, 1, 60, config.ReplayConfig(), 0.9)
+    replay = PrioritizedReplay(SPEC, 1, 60, ReplayConfig(), 0.9)
     k = 40
-    made.add(
+    replay.add(
         Chunk(
             plane=np.full((k, 1, 3), value, np.float32),
             action=np.zeros((k, 1), np.int64),
@@ -250,10 +265,10 @@ def make_replay(value: float) -> PrioritizedReplay:
             invalidate_newest=np.zeros(1, np.int64),
         )
     )
-    return made
+    return replay
 
 
-def test_a_batch_is_always_192_agent_and_64_expert_items_and_priorities_return_home():
+def test_mixture_draws_192_agent_and_64_expert_items():
     agent, expert = make_replay(1.0), make_replay(2.0)
     mixture = ReplayMixture(agent, expert, 192, 64)
     for _ in range(10):

@@ -64,13 +64,15 @@ def play_turns(envs, actor: Actor, replay: PrioritizedReplay, history: History, 
         history.steps.append(step)
         actor.load_step(step)
     for _ in range(turns):
-        actions = actor.act()
+        actor.select_actions()
+        actions = actor.open_slot["action"].numpy().copy()
         envs.send(actions)
         step = envs.recv()
         history.actions.append(actions)
         history.steps.append(step)
         actor.load_step(step)
-        replay.add(actor.observe())
+        actor.close_slot()
+        replay.add(actor.closed_chunk())
 
 
 def expected_samplable(history: History, replay: PrioritizedReplay) -> set[tuple[int, int, int]]:

@@ -71,7 +71,7 @@ class UpdateRunner:
             fetched = alike > turns
             self.graphed_updates[place, turns, fetched]()
             for _ in range(turns):
-                self._finish_update()
+                self.learner.finish_update()
             count, place = count - turns, (place + turns) % 2
 
     def _prepare_batch(self, buffer: int) -> None:
@@ -103,18 +103,13 @@ class UpdateRunner:
             self.mixture.update_priorities(
                 self.host_batch.item, self.priority.to(self.host_batch.item.device)
             )
-            self._finish_update()
+            self.learner.finish_update()
 
     def _update_from_host_batch(self) -> None:
         self.learner.prepare_into(self.prepared_batches[0])
         self.priority = self.learner.update(
             self.prepared_batches[0], on_metrics=self._accumulate_terms
         ).priority
-
-    def _finish_update(self) -> None:
-        if self.device.type == "cpu":
-            self.learner.raise_if_diverged()
-        self.learner.maybe_update_target()
 
     def _accumulate_terms(self, terms: UpdateMetrics) -> None:
         if not self.term_names:
