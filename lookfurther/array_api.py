@@ -1,4 +1,4 @@
-"""What NumPy and torch share, for index arithmetic that runs on either; what a device can do."""
+"""Functions for index arithmetic that runs in NumPy or in torch, and device capabilities."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
 
 
 def to_native(x: Tensor) -> Any:
-    """The same memory as NumPy sees it on the host, where its small operations cost a quarter."""
+    """A NumPy view of a tensor on the host, where small NumPy operations cost a quarter."""
     return x.numpy() if x.is_cpu else x
 
 
@@ -22,19 +22,19 @@ def to_tensor(x: np.ndarray | Tensor) -> Tensor:
 
 
 def array_namespace(x: np.ndarray | Tensor) -> Any:
-    """The library whose functions take x."""
+    """The library of x: numpy or torch."""
     return torch if isinstance(x, Tensor) else np
 
 
 def take_rows(x: ArrayT, index: ArrayT) -> ArrayT:
-    """x[index], by the fastest way."""
+    """x[index], by the fastest function of the library."""
     if isinstance(x, Tensor):
         return x.index_select(0, index)
     return np.take(x, index, axis=0)
 
 
 def widest_dtype(size: int) -> torch.dtype:
-    """The widest type of which `size` bytes are a whole number: memory is moved faster in it."""
+    """The widest integer type that divides `size` bytes: copies are faster in it."""
     for dtype in (torch.int64, torch.int32):
         if size % dtype.itemsize == 0:
             return dtype
@@ -42,5 +42,5 @@ def widest_dtype(size: int) -> torch.dtype:
 
 
 def supports_triton(device: torch.device) -> bool:
-    """Whether kernels of our own run on a device: they are written in Triton, for GPUs."""
+    """Whether a device runs the Triton kernels in gpu/."""
     return device.type == "cuda"

@@ -1,4 +1,4 @@
-"""The replay against a brute-force history of real emulator streams, and its sampling law."""
+"""The replay against a brute-force history of real emulators, and its sampling distribution."""
 
 from collections import defaultdict
 from unittest.mock import patch
@@ -17,7 +17,7 @@ from lookfurther.config import validate
 from lookfurther.errors import ConfigError
 from lookfurther.master_weights import MasterWeights
 from lookfurther.presets import preset
-from lookfurther.replay import prioritized, sum_tree
+from lookfurther.replay import prioritized, slots, sum_tree
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.types import BEST, FIRST, TERMINAL, TRUNCATED, Batch, Chunk, Spec, Step
 
@@ -38,14 +38,14 @@ class MeanNetwork(nn.Module):
 
 
 class History:
-    """Every step of every lane, kept for ever, as the environments gave them."""
+    """Every step of every lane, as returned by the environments, without a limit."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.actions: list[np.ndarray] = []
 
-    def item(self, lane: int, t: int, n: int, gamma: float) -> tuple:
-        """(x, a, r, discount, x') of the n-step transition at time t, one step after another."""
+    def item_at(self, lane: int, t: int, n: int, gamma: float) -> tuple:
+        """(x, a, r, discount, x') of the n-step transition at time t, by a plain loop."""
         r, steps = 0.0, 0
         while steps < n:
             r += gamma**steps * float(self.steps[t + steps + 1].reward[lane])
@@ -76,43 +76,43 @@ def play_turns(envs, actor: Actor, replay: PrioritizedReplay, history: History, 
 
 
 def expected_samplable(history: History, replay: PrioritizedReplay) -> set[tuple[int, int, int]]:
-    """(lane, t, n) of every item that must be samplable, by the definition."""
+    """(lane, t, n) of every item that must be samplable by definition."""
     written, stack = len(history.actions), replay.spec.stack
     oldest = (
         max(0, written - replay.slots_per_lane + stack - 1)
         if written > replay.slots_per_lane
         else 0
     )
-    wanted = set()
+    expected = set()
     for t in range(oldest, written - replay.max_horizon):
         ended = history.steps[t].terminal | history.steps[t].truncated
-        wanted |= {(i, t, n) for i in np.flatnonzero(~ended) for n in replay.settings.horizons}
-    return wanted
+        expected |= {(i, t, n) for i in np.flatnonzero(~ended) for n in replay.config.horizons}
+    return expected
 
 
 def check_every_item(history: History, replay: PrioritizedReplay) -> int:
-    """Every item of the replay equals the history's, and none is missing."""
+    """Assert that every item equals the history's and none is missing; returns their number."""
     written = len(history.actions)
-    seen = set()
+    found = set()
     for batch in replay.iter_items(64):
         for i, item in enumerate(batch.item.tolist()):
-            slot, h = divmod(item, len(replay.settings.horizons))
-            lane, place = divmod(slot, replay.slots_per_lane)
-            t = (written - 1) - (written - 1 - place) % replay.slots_per_lane
-            n = replay.settings.horizons[h]
-            x, a, r, discount, x_next = history.item(lane, t, n, replay.gamma)
+            slot, h = divmod(item, len(replay.config.horizons))
+            lane, position = divmod(slot, replay.slots_per_lane)
+            t = (written - 1) - (written - 1 - position) % replay.slots_per_lane
+            n = replay.config.horizons[h]
+            x, a, r, discount, x_next = history.item_at(lane, t, n, replay.gamma)
             assert np.array_equal(batch.x[i], x), (lane, t, n)
             assert np.array_equal(batch.x_next[i], x_next), (lane, t, n)
             assert (batch.a[i], batch.r[i], batch.discount[i]) == (a, r, discount), (lane, t, n)
-            seen.add((lane, t, n))
-    assert seen == expected_samplable(history, replay)
-    return len(seen)
+            found.add((lane, t, n))
+    assert found == expected_samplable(history, replay)
+    return len(found)
 
 
 @pytest.mark.parametrize(
     ("env", "cap"), [("ALE/Breakout-v5", 50_000), ("ALE/Pong-v5", 37), ("ALE/Skiing-v5", 90)]
 )
-def test_every_item_equals_a_brute_force_history_of_real_emulator_streams(env: str, cap: int):
+def test_items_match_history_of_real_emulators(env: str, cap: int):
     pytest.importorskip("ale_py")
     from lookfurther.envs import make_envs
 
@@ -153,7 +153,7 @@ def toy_step(rng: np.random.Generator, before: Step | None, lanes: int, stack: i
 
 
 def add_toy_step(rng: np.random.Generator, replay: PrioritizedReplay, history: History) -> None:
-    """One step of every lane into the replay and into the history."""
+    """Add one step of every lane to the replay and to the history."""
     lanes, steps = replay.lanes, history.steps
     if not steps:
         steps.append(toy_step(rng, None, lanes, replay.spec.stack))
@@ -183,7 +183,7 @@ def add_toy_step(rng: np.random.Generator, replay: PrioritizedReplay, history: H
 @example(stack=17, horizons={1, 10}, lanes=2, seed=0)
 @example(stack=16, horizons={10}, lanes=1, seed=0)
 @hypothesis_settings(max_examples=15)
-def test_smallest_allowed_replay_tears_no_stack_and_is_never_empty(
+def test_smallest_replay_keeps_whole_stacks(
     stack: int, horizons: set[int], lanes: int, seed: int
 ) -> None:
     chosen = preset(
@@ -229,7 +229,7 @@ def filled_replay(alpha: float = 0.6, beta: float = 0.4, seed: int = 0) -> Prior
     return replay
 
 
-def test_items_are_sampled_in_proportion_to_their_mass():
+def test_items_are_sampled_in_proportion_to_mass():
     replay = filled_replay()
     share = (replay.tree.masses / replay.tree.total_mass).numpy()
     draws, rounds = 64, 2000
@@ -244,7 +244,7 @@ def test_items_are_sampled_in_proportion_to_their_mass():
     assert (deviation**2).mean() < 1.2
 
 
-def test_each_stratum_gives_exactly_one_item():
+def test_each_stratum_gives_one_item():
     replay = filled_replay()
     edges = replay.tree.masses.cumsum(0) / replay.tree.total_mass
     for _ in range(20):
@@ -255,7 +255,7 @@ def test_each_stratum_gives_exactly_one_item():
         assert (edges[item] >= strata / 32 - 1e-9).all()
 
 
-def test_weights_are_those_of_the_probabilities_at_the_time_of_sampling():
+def test_weights_use_probabilities_at_sampling_time():
     replay = filled_replay(beta=0.7)
     batch = replay.sample(40)
     probability = (replay.tree.masses / replay.tree.total_mass)[batch.item]
@@ -264,7 +264,7 @@ def test_weights_are_those_of_the_probabilities_at_the_time_of_sampling():
     assert batch.w.max() == 1
 
 
-def test_a_new_priority_becomes_its_power_and_no_other_item_moves():
+def test_update_priorities_changes_given_items_only():
     replay = filled_replay(alpha=0.5)
     before = replay.tree.masses.clone()
     item = replay.sample(8).item.unique()
@@ -275,8 +275,8 @@ def test_a_new_priority_becomes_its_power_and_no_other_item_moves():
     assert torch.equal(replay.tree.masses[rest], before[rest])
 
 
-def test_first_priority_becomes_its_power():
-    """Of every item, before anything is sampled."""
+def test_initial_mass_is_power_of_priority():
+    """For every item, before the first sample."""
     alpha, offset = 0.5, 0.25
     subject = PrioritizedReplay(
         VECTOR, 2, 80, config.ReplayConfig(alpha=alpha, priority_offset=offset), 0.9
@@ -292,7 +292,7 @@ def test_first_priority_becomes_its_power():
     assert (mass[:, turns - subject.max_horizon :] == 0).all()
 
 
-def test_an_item_that_left_meanwhile_does_not_come_back():
+def test_overwritten_item_stays_unsamplable():
     replay = filled_replay()
     rng = np.random.default_rng(1)
     batch = replay.sample(64)
@@ -302,21 +302,21 @@ def test_an_item_that_left_meanwhile_does_not_come_back():
     assert replay.tree.total_mass == 0
 
 
-def test_a_dropped_episode_is_never_sampled_again():
+def test_dropped_episode_is_never_sampled():
     replay = filled_replay()
     rng = np.random.default_rng(2)
     replay.add(random_chunk(rng, 2, forget=15))
     held = defaultdict(set)
     for item in replay.tree.masses.nonzero().view(-1).tolist():
-        lane, place = divmod(item // 2, replay.slots_per_lane)
-        held[lane].add(70 - (70 - place) % replay.slots_per_lane)
+        lane, position = divmod(item // 2, replay.slots_per_lane)
+        held[lane].add(70 - (70 - position) % replay.slots_per_lane)
     assert all(max(times) == 70 - 15 for times in held.values())
 
 
-def test_state_restores_contents_priorities_and_the_next_draw():
+def test_state_restores_contents_priorities_and_draws():
     replay = filled_replay(seed=3)
     saved = {name: value.clone() for name, value in replay.state().items()}
-    other = PrioritizedReplay(VECTOR, 2, 80, replay.settings, 0.9, seed=99)
+    other = PrioritizedReplay(VECTOR, 2, 80, replay.config, 0.9, seed=99)
     other.load_state(saved)
     for _ in range(3):
         for ours, theirs in zip(replay.sample(32), other.sample(32), strict=True):
@@ -328,7 +328,7 @@ def test_state_restores_contents_priorities_and_the_next_draw():
 
 
 def random_chunks(seed: int, turns: int) -> list[Chunk]:
-    """Two lanes with beginnings, ends of both kinds, dropped episodes, chunks of 1 and 2 slots."""
+    """Chunks of 1 and 2 slots of two lanes with starts, ends of both kinds and dropped episodes."""
     rng, chunks = np.random.default_rng(seed), []
     for i in range(turns):
         parts = [random_chunk(rng, 2) for _ in range(1 + i % 2)]
@@ -342,7 +342,7 @@ def random_chunks(seed: int, turns: int) -> list[Chunk]:
 
 
 def sampled_batches(chunks: list[Chunk], compiled: str = "") -> list[Batch]:
-    """Batches drawn while chunks come and priorities change, then all that is samplable."""
+    """Batches drawn while chunks arrive and priorities change, then all samplable items."""
     subject = PrioritizedReplay(
         VECTOR, 2, 2 * 47, config.ReplayConfig(horizons=(1, 3, 10)), 0.9, seed=1
     )
@@ -361,12 +361,13 @@ def sampled_batches(chunks: list[Chunk], compiled: str = "") -> list[Batch]:
 
 
 @pytest.mark.parametrize("compiled", ["", "eager"])
-def test_tensors_tell_the_same_story_as_numpy(compiled: str):
-    """What a GPU runs, as it is and traced whole, beside what the host runs."""
+def test_torch_replay_matches_numpy_replay(compiled: str):
+    """The torch code that a GPU runs, eager and traced as one graph, against NumPy."""
     chunks = random_chunks(0, 90)
     host = sampled_batches(chunks)
     with (
         patch.object(prioritized, "to_native", lambda x: x),
+        patch.object(slots, "to_native", lambda x: x),
         patch.object(sum_tree, "to_native", lambda x: x),
     ):
         device = sampled_batches(chunks, compiled)
@@ -374,13 +375,13 @@ def test_tensors_tell_the_same_story_as_numpy(compiled: str):
         assert torch.allclose(ours.w, theirs.w, rtol=1e-6)
         for name in ("x_both", "a", "r", "discount", "e", "item"):
             assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
-    met = torch.cat([b.discount for b in host]).unique()
-    assert torch.allclose(met, torch.tensor([0.0, *(0.9**n for n in range(10, 0, -1))]))
+    discounts = torch.cat([b.discount for b in host]).unique()
+    assert torch.allclose(discounts, torch.tensor([0.0, *(0.9**n for n in range(10, 0, -1))]))
 
 
-def test_memory_is_what_was_announced():
+def test_memory_matches_estimate():
     spec = Spec("ALE/Pong-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
     replay = PrioritizedReplay(spec, 4, 20_000, config.ReplayConfig(), 0.999)
-    announced = PrioritizedReplay.estimate_bytes(spec, 20_000, 2)
-    assert abs(replay.num_bytes - announced) < 0.01 * announced
+    estimated = PrioritizedReplay.estimate_bytes(spec, 20_000, 2)
+    assert abs(replay.num_bytes - estimated) < 0.01 * estimated
     assert replay.num_bytes / 20_000 < 7300

@@ -1,4 +1,4 @@
-"""SplitMix64 against its definition in whole numbers, on NumPy and torch alike."""
+"""SplitMix64 in NumPy and torch against its definition in Python integers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORD = 2**64
 
 
 def oracle(state: int, count: int) -> list[int]:
-    """The first numbers of SplitMix64, as its authors write it."""
+    """The first outputs of SplitMix64, as its authors define it."""
     found = []
     for _ in range(count):
         state = (state + 0x9E3779B97F4A7C15) % WORD
@@ -24,12 +24,12 @@ def oracle(state: int, count: int) -> list[int]:
     return found
 
 
-def test_published_numbers() -> None:
+def test_oracle_matches_published_numbers() -> None:
     assert oracle(1234567, 3) == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
 @given(state=st.integers(-(2**63), 2**63 - 1), counts=st.lists(st.integers(1, 9), max_size=4))
-def test_numpy_and_torch_draw_the_sequence_and_go_on(state: int, counts: list[int]) -> None:
+def test_numpy_and_torch_continue_the_sequence(state: int, counts: list[int]) -> None:
     expected = oracle(state, sum(counts))
     host, tensor = init_rng_state(state).numpy(), init_rng_state(state)
     found = []
@@ -41,12 +41,12 @@ def test_numpy_and_torch_draw_the_sequence_and_go_on(state: int, counts: list[in
     assert found == [(z >> 11) / 2**53 for z in expected]
 
 
-def test_mixing_is_one_to_one_on_neighbours() -> None:
+def test_mix_bits_is_injective() -> None:
     z = np.arange(-50_000, 50_000)
     assert len(np.unique(mix_bits(z))) == len(z)
 
 
-def test_numbers_fill_the_unit_interval_evenly() -> None:
+def test_numbers_are_uniform() -> None:
     u = next_uniform(init_rng_state(3).numpy(), 1 + np.arange(200_000))
     counts = np.bincount((u * 100).astype(int), minlength=100)
     chi2 = ((counts - 2000) ** 2 / 2000).sum()

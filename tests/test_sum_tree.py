@@ -1,4 +1,4 @@
-"""The sum tree against plain NumPy, and its tensors against its arrays."""
+"""The sum tree against plain NumPy, and its torch path against its NumPy path."""
 
 from unittest.mock import patch
 
@@ -25,7 +25,7 @@ def make_tree(values: list[float]) -> SumTree:
 
 
 @given(masses, shares_of)
-def test_find_lands_on_the_item_whose_stretch_holds_u(values: list[float], shares: list[float]):
+def test_found_item_contains_u(values: list[float], shares: list[float]):
     tree = make_tree(values)
     u = np.array(shares) * tree.total_mass
     found = tree.find_items(u)
@@ -36,7 +36,7 @@ def test_find_lands_on_the_item_whose_stretch_holds_u(values: list[float], share
 
 
 @given(masses, st.lists(st.floats(0, 1), min_size=1, max_size=50))
-def test_an_item_of_mass_zero_is_never_found(values: list[float], shares: list[float]):
+def test_item_of_mass_zero_is_never_found(values: list[float], shares: list[float]):
     tree = make_tree(values)
     u = np.array([*shares, 1.0]) * tree.total_mass
     assert (np.array(values)[tree.find_items(u)] > 0).all()
@@ -44,7 +44,7 @@ def test_an_item_of_mass_zero_is_never_found(values: list[float], shares: list[f
 
 @given(st.data())
 @settings(max_examples=50)
-def test_any_order_of_updates_leaves_exact_sums(data: st.DataObject):
+def test_sums_are_exact_after_any_updates(data: st.DataObject):
     size = data.draw(st.integers(1, WIDTH * WIDTH + 3))
     tree, oracle = SumTree(size), np.zeros(size)
     for _ in range(data.draw(st.integers(1, 5))):
@@ -60,21 +60,21 @@ def test_any_order_of_updates_leaves_exact_sums(data: st.DataObject):
 
 
 @given(masses)
-def test_rebuild_equals_setting_every_item(values: list[float]):
+def test_rebuild_equals_setting_all_items(values: list[float]):
     tree = SumTree(len(values))
     tree.rebuild(torch.tensor(values, dtype=torch.float64))
     assert torch.equal(tree.block_masses, make_tree(values).block_masses)
     assert torch.equal(tree.block_sums, make_tree(values).block_sums)
 
 
-def test_small_masses_beside_huge_ones_are_still_found():
+def test_small_mass_next_to_huge_one_is_found():
     tree = make_tree([1e-6, 1e9, 1e-6])
     assert tree.find_items(np.array([5e-7])).item() == 0
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=9 * WIDTH + 5).filter(any), shares_of)
-def test_tensors_find_the_same_items_as_numpy(values: list[float], shares: list[float]):
-    """What a GPU runs, on whole masses: their sums do not round, in whatever order."""
+def test_torch_finds_same_items_as_numpy(values: list[float], shares: list[float]):
+    """The path of a GPU, on integer masses: their sums are exact in any order."""
     host, u = make_tree(values), np.array(shares) * sum(values)
     with patch.object(sum_tree, "to_native", lambda x: x):
         tree = SumTree(len(values))
@@ -85,19 +85,19 @@ def test_tensors_find_the_same_items_as_numpy(values: list[float], shares: list[
 
 
 @given(st.data())
-def test_bisection_and_counting_name_the_same_place(data: st.DataObject):
-    """Rows ascend, as cumulative sums do; equal edges are places of mass 0."""
-    n, wide = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 20))
-    steps = data.draw(st.lists(st.integers(0, 3), min_size=n * wide, max_size=n * wide))
-    edges = np.cumsum(np.reshape(steps, (n, wide)), -1).astype(np.float64) + 1
+def test_search_rows_matches_searchsorted(data: st.DataObject):
+    """Rows ascend, as cumulative sums do; equal edges are items of mass 0."""
+    n, width = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 20))
+    steps = data.draw(st.lists(st.integers(0, 3), min_size=n * width, max_size=n * width))
+    edges = np.cumsum(np.reshape(steps, (n, width)), -1).astype(np.float64) + 1
     u = np.array(data.draw(st.lists(st.integers(0, 70), min_size=n, max_size=n)), np.float64)
     found = search_rows(edges, u)
     assert np.array_equal(found, search_rows(torch.from_numpy(edges), torch.from_numpy(u)).numpy())
     pairs = zip(edges, u, strict=True)
-    wanted = [min(np.searchsorted(e, v, "right"), np.argmax(e)) for e, v in pairs]
-    assert found.tolist() == wanted
+    expected_columns = [min(np.searchsorted(e, v, "right"), np.argmax(e)) for e, v in pairs]
+    assert found.tolist() == expected_columns
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1, 16), (100_000, 32), (4_000_000, 128)])
-def test_blocks_of_a_batch_hold_about_as_many_numbers_as_there_are_blocks(size: int, expected: int):
+def test_block_width_by_size(size: int, expected: int):
     assert choose_block_width(size) == expected

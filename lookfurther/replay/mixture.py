@@ -13,7 +13,7 @@ from lookfurther.types import Batch
 
 
 class ReplayMixture:
-    """Draws from both replays and takes each one's priorities back to it."""
+    """Samples from both replays and returns each one's priorities to it."""
 
     def __init__(
         self,
@@ -27,16 +27,16 @@ class ReplayMixture:
         self.expert_stream = SideStream(agent.device, high_priority=True)
 
     def empty_batch(self) -> Batch:
-        """A batch to be filled."""
+        """A batch to write to."""
         n, planes = self.agent_items + self.expert_items, self.agent.planes
         observation = self.agent.spec.observation_shape
-        both = torch.empty(2, n, *observation, dtype=planes.dtype, device=planes.device)
+        x_both = torch.empty(2, n, *observation, dtype=planes.dtype, device=planes.device)
         a, a_next, item = torch.zeros(3, n, dtype=torch.int64, device=planes.device)
         r, discount, e, floor, w = torch.zeros(5, n, device=planes.device)
-        return Batch(both, a, r, discount, e, floor, a_next, w, item)
+        return Batch(x_both, a, r, discount, e, floor, a_next, w, item)
 
     def sample(self, out: Batch | None = None) -> Batch:
-        """Agent items first, expert items after them; into `out` where it is given."""
+        """Agent items, then expert items; written to `out` if it is given."""
         out = out or self.empty_batch()
         if self.expert is None:
             self._fill_columns(out, self.agent.sample(self.agent_items, out.x_both))
@@ -50,12 +50,12 @@ class ReplayMixture:
         return out
 
     def _fill_columns(self, out: Batch, *parts: Batch) -> None:
-        """All but the observations, which are in their place already."""
-        for own, *new in zip(out[1:], *(part[1:] for part in parts), strict=True):
-            own.copy_(torch.cat(new))
+        """Concatenate the columns of the parts, except the observations, which are in place."""
+        for column, *new in zip(out[1:], *(part[1:] for part in parts), strict=True):
+            column.copy_(torch.cat(new))
 
     def compile(self) -> None:
-        """Let the arithmetic of sampling run as a few compiled kernels."""
+        """Compile the arithmetic of sampling into a few kernels."""
         for replay in (self.agent, self.expert):
             if replay is not None:
                 replay.compile()
@@ -63,7 +63,7 @@ class ReplayMixture:
         self._fill_columns = torch.compile(self._fill_columns, dynamic=False, options=options)
 
     def update_priorities(self, item: Tensor, priority: Tensor) -> None:
-        """Priorities [B] for the items [B] of the last sample."""
+        """Set priorities [B] of the items [B] of a batch."""
         n = self.agent_items
         with self.expert_stream.fork():
             if self.expert is not None:

@@ -1,10 +1,10 @@
 """A sum tree of two wide levels: sampling in proportion to mass with a dozen array operations.
 
-Items stand in blocks, whose sums are kept. A draw is found among the blocks, then in its block,
-each time by a cumulative sum and bisection: that costs less than the many small operations of a
-deep tree. Sums are recomputed from the masses, never adjusted, hence exact to float64 rounding
-for ever. Arrays in and out are NumPy's on the host and tensors elsewhere, where shapes are static
-and nothing waits.
+Items are grouped in blocks, whose sums are stored. A draw searches the blocks, then the items of
+one block, each time by a cumulative sum and a binary search. This costs less than the many small
+operations of a deep tree. Sums are recomputed from the masses, never adjusted, so rounding errors
+do not accumulate. Arrays in and out are NumPy's on the host and tensors elsewhere, with static
+shapes and without synchronization.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lookfurther.array_api import ArrayT, array_namespace, take_rows, to_native
 
-TYPICAL_BATCH_SIZE = 256  # a usual batch, for which the two levels are to cost the same
+TYPICAL_BATCH_SIZE = 256  # the two levels cost the same for this number of draws
 
 
 class SumTree:
@@ -29,12 +29,10 @@ class SumTree:
         self.block_masses = torch.zeros(
             blocks * self.block_width, dtype=torch.float64, device=device
         )
-        # The sum of block i is sums[i + 1]: their cumulative sum is where blocks begin and end.
+        # The sum of block i is block_sums[i + 1]: the cumulative sums are the edges of the blocks.
         self.block_sums = torch.zeros(blocks + 1, dtype=torch.float64, device=device)
-        self._block_masses, self._block_sums = (
-            to_native(self.block_masses),
-            to_native(self.block_sums),
-        )
+        self._block_masses = to_native(self.block_masses)
+        self._block_sums = to_native(self.block_sums)
 
     @property
     def masses(self) -> Tensor:
@@ -46,7 +44,7 @@ class SumTree:
         return self._block_sums.sum()
 
     def set(self, index: ArrayT, mass: ArrayT) -> None:
-        """Give items [n] new masses [n]; an item named twice must be given the same mass twice."""
+        """Set the masses [n] of items [n]; duplicate items must have the same mass."""
         self._block_masses[index] = mass
         block = index // self.block_width
         self._block_sums[block + 1] = self._masses_in_blocks(block).sum(-1)
@@ -56,13 +54,13 @@ class SumTree:
         return self._block_masses.take(index)
 
     def draw_items(self, share: ArrayT) -> tuple[ArrayT, ArrayT]:
-        """The items [n] at shares [n] in [0, 1) of the whole mass, and their probabilities."""
+        """The items [n] at shares [n] in [0, 1) of the total mass, and their probabilities."""
         total = self.total_mass
         item = self.find_items(share * total)
         return item, self.get(item) / total
 
     def find_items(self, u: ArrayT) -> ArrayT:
-        """For each u [n] in [0, total) the item whose stretch of the cumulative mass holds it."""
+        """The items [n] whose intervals of the cumulative mass contain u [n] in [0, total_mass)."""
         edges = self._block_sums.cumsum(-1)
         u = clamp_below(u, edges[-1:])
         block = array_namespace(u).searchsorted(edges, u, side="right") - 1
@@ -70,7 +68,7 @@ class SumTree:
         return block * self.block_width + search_rows(within, u - edges.take(block))
 
     def compile(self) -> None:
-        """Draw by kernels of its own, on a GPU."""
+        """Draw items with hand-written kernels, on a GPU."""
         from lookfurther.gpu import sum_tree  # needs Triton
 
         self.draw_items = lambda share: sum_tree.draw_items(
@@ -88,18 +86,21 @@ class SumTree:
 
 
 def choose_block_width(size: int) -> int:
-    """Items in a block, a power of two: `DRAWS` blocks are then about as many as all the sums."""
+    """Items in a block, a power of two.
+
+    The blocks of a typical batch then hold about as many numbers as there are blocks.
+    """
     return 2 ** max(4, math.ceil(math.log2(size / TYPICAL_BATCH_SIZE) / 2))
 
 
 def clamp_below(u: ArrayT, end: ArrayT) -> ArrayT:
-    """u, but less than `end`: rounding may carry it past, where a place of mass 0 might stand."""
+    """u, but below `end`: rounding may reach it, and an item of mass 0 might follow."""
     xp = array_namespace(u)
     return xp.minimum(u, xp.nextafter(end, xp.zeros_like(end)))
 
 
 def search_rows(edges: ArrayT, u: ArrayT) -> ArrayT:
-    """In each row of edges [n, width], which ascend, the first place above u [n]."""
+    """The first column above u [n] in each row of ascending edges [n, width]."""
     u = clamp_below(u[:, None], edges[:, -1:])
     xp = array_namespace(u)
     if xp is torch:
