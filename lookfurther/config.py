@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
+from lookfurther.decoding import decode_dataclass
 from lookfurther.errors import ConfigError
-from lookfurther.validation import bound_rules, relation_rules
 
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """How environments are adapted. `repeat` to `cap_unit` concern Atari alone."""
+    """How environments are adapted. `action_repeat` to `episode_length_unit` are for Atari only."""
 
     wrappers: tuple[str, ...] = ()
     """Gymnasium wrappers, innermost first, as module:Class"""
@@ -24,27 +24,27 @@ class EnvConfig:
     frame_stack: int = 0
     """planes in an observation; 0: 4 for Atari, 1 elsewhere"""
     reward_transform: Literal["raw", "clip", "signed-log"] = "raw"
-    """what the learner sees of a reward"""
+    """applied to rewards before learning"""
     action_repeat: int = 4
     """emulator frames an action lasts"""
     full_actions: bool = True
-    """all 18 Atari actions rather than the game's own"""
+    """all 18 Atari actions instead of the game's own"""
     noop_max: int = 30
-    """most no-op frames at an episode's start"""
+    """maximum number of no-op frames at an episode's start"""
     sticky_prob: float = 0.0
     """probability that the emulator repeats the last action"""
     max_episode_length: int = 50_000
-    """longest training episode, in `cap_unit`"""
+    """longest training episode, in `episode_length_unit`"""
     episode_length_unit: Literal["steps", "frames"] = "steps"
-    """agent steps, or emulator frames"""
+    """agent steps or emulator frames"""
     on_fault: Literal["stop", "drop"] = "stop"
-    """on a value that is not finite or not in its space: stop, or drop the episode and count it"""
+    """if a value is not finite or not in its space: stop, or drop the episode and count it"""
     max_failures: int = 3
-    """failures in a row after which an environment or a worker process is given up"""
+    """consecutive failures after which an environment or a worker process is not restarted"""
     processes: int = 0
-    """worker processes that step Gymnasium environments; 0: this one"""
+    """worker processes that step Gymnasium environments; 0: the training process"""
     worker_timeout: float = 120.0
-    """seconds for a step or reset in a worker process, which is then replaced; 0: no limit"""
+    """seconds for a step or reset before its worker process is replaced; 0: no limit"""
     threads: int = 0
     """threads that step Atari environments; 0: chosen from the cores"""
 
@@ -58,7 +58,7 @@ class ActorConfig:
     epsilon_schedule: Literal["paper", "apex"] = "paper"
     """each lane's epsilon: this paper's 0.001 ... 0.1, or Ape-X's 0.4 ... 0.0007"""
     exploration: Literal["uniform", "persistent"] = "uniform"
-    """a random action lasts one step, or n steps with probability proportional to n^-2"""
+    """duration of a random action: one step, or n steps with probability proportional to n^-2"""
     weight_sync_period: int = 10
     """steps of a lane between copies of the learner's weights"""
     stagger_steps: int = 0
@@ -70,9 +70,9 @@ class ReplayConfig:
     """Both replays: the agent's and the expert's."""
 
     capacity: int = 2_000_000
-    """agent steps kept, each frame once"""
+    """agent steps stored, each frame once"""
     horizons: tuple[int, ...] = (1, 10)
-    """lengths of the stored transitions, in steps"""
+    """lengths of the transitions, in steps"""
     expert_horizons: tuple[int, ...] = ()
     """lengths of the expert's transitions; empty: as `horizons`"""
     alpha: float = 0.6
@@ -130,9 +130,9 @@ class LearnerConfig:
     advantage_learning: float = 0.0
     """alpha of advantage learning: small action gaps grow by 1 / (1 - alpha); 0: off"""
     imitated_episodes: Literal["best", "all"] = "best"
-    """expert episodes the imitation loss sees: the best one, or all as in DQfD"""
+    """expert episodes in the imitation loss: the best one, or all as in DQfD"""
     imitated_steps: Literal["all", "unambiguous"] = "all"
-    """steps of them it sees: all, or none whose observation recurs later with another action"""
+    """their steps in it: all, or none whose observation recurs later with another action"""
     priority_type: Literal["huber", "abs"] = "huber"
     """priority of an item: its Huber TD loss, or its absolute TD error"""
     priority_after_step: bool = False
@@ -143,48 +143,48 @@ class LearnerConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Where, how long and on what."""
+    """Where, how long and on which device to train."""
 
     folder: str = ""
     """run folder; empty: runs/ENV-PRESET-SEED"""
     steps: int = 50_000_000
     """agent steps to train for"""
     minutes: float = 0.0
-    """stop after so many minutes of wall time; 0: no limit"""
+    """stop after this many minutes of wall time; 0: no limit"""
     seed: int = 0
-    """of every random choice"""
+    """seed of all random numbers"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """of the networks' arithmetic; weights stay float32. auto: bfloat16 where it is faster"""
+    """of the networks' arithmetic; weights stay float32. auto: bfloat16 if the device has it"""
     compile: Literal["auto", "on", "off"] = "auto"
-    """fuse the learner's arithmetic into compiled kernels, half a minute at the start. auto: GPU"""
+    """compile the learner's arithmetic, half a minute at the start. auto: on a GPU"""
     threads: int = 0
     """threads of the learner on a CPU; 0: chosen from the cores"""
     evaluate_period: int = 0
     """agent steps between evaluations that choose the best checkpoint; 0: never"""
     evaluate_episodes: int = 40
-    """episodes of such an evaluation, at epsilon 0.001"""
+    """episodes of each such evaluation, at epsilon 0.001"""
     log_period: int = 2_000
     """agent steps between metrics"""
     checkpoint_period: int = 1_000_000
     """agent steps between checkpoints; 0: only at the end"""
     checkpoint_minutes: float = 15.0
-    """also a checkpoint after so many minutes; 0: never"""
+    """minutes between checkpoints, in addition; 0: never"""
     keep_checkpoints: int = 2
-    """checkpoints kept"""
+    """number of newest checkpoints to keep"""
 
 
 @dataclass(frozen=True)
 class Config:
-    """One training run, whole."""
+    """All settings of one training run."""
 
     env: str = ""
     """environment id, such as ALE/MontezumaRevenge-v5 or CartPole-v1"""
     demos: tuple[str, ...] = ()
-    """demonstration sets, by name or path"""
+    """names or paths of demonstration sets"""
     preset: str = "apex-dqfd"
-    """what the variant is called in the run's title and folder"""
+    """name of the variant in the run's title and folder"""
     environment: EnvConfig = field(default_factory=EnvConfig)
     actor: ActorConfig = field(default_factory=ActorConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
@@ -197,6 +197,31 @@ class Config:
         return self.learner.agent_items + self.learner.expert_items
 
 
+# Settings in which the runs of one group differ.
+SEED_SETTINGS = frozenset({"run.seed", "run.folder"})
+
+RENAMED_SETTINGS = {
+    "environment.stack": "environment.frame_stack",
+    "environment.reward": "environment.reward_transform",
+    "environment.repeat": "environment.action_repeat",
+    "environment.noops": "environment.noop_max",
+    "environment.sticky": "environment.sticky_prob",
+    "environment.cap": "environment.max_episode_length",
+    "environment.cap_unit": "environment.episode_length_unit",
+    "actor.ladder": "actor.epsilon_schedule",
+    "actor.weights_period": "actor.weight_sync_period",
+    "replay.offset": "replay.priority_offset",
+    "replay.start": "replay.learning_starts",
+    "learner.transform": "learner.value_transform",
+    "learner.transform_eps": "learner.value_transform_eps",
+    "learner.consistency": "learner.tc_weight",
+    "learner.imitation": "learner.im_weight",
+    "learner.imitated": "learner.imitated_episodes",
+    "learner.priority": "learner.priority_type",
+    "run.keep": "run.keep_checkpoints",
+}
+
+
 def replace(config: Config, **overrides: Any) -> Config:
     """config with overrides such as learner__gamma=0.99 or env="CartPole-v1"."""
     for name, value in overrides.items():
@@ -206,17 +231,36 @@ def replace(config: Config, **overrides: Any) -> Config:
                 value = dataclasses.replace(getattr(config, section), **{leaf: value})
             config = dataclasses.replace(config, **{section: value})
         except (AttributeError, TypeError):
-            raise ConfigError(f"unknown setting {name.replace('__', '.', 1)}") from None
+            raise unknown_setting(name.replace("__", ".", 1)) from None
     return config
 
 
-def validate(config: Config) -> Config:
-    """config with every type checked, or a ConfigError that names the first setting at fault."""
-    config = _parse_section(Config, dataclasses.asdict(config), "")
-    for holds, rule in bound_rules(config) + relation_rules(config):
-        if not holds:
-            raise ConfigError(rule)
-    return config
+def unknown_setting(name: str) -> ConfigError:
+    """The error for a dotted name that is not a setting, with the new name of a renamed one."""
+    if name in RENAMED_SETTINGS:
+        return ConfigError(f"{name} is now {RENAMED_SETTINGS[name]}")
+    return ConfigError(f"unknown setting {name}")
+
+
+def flatten_settings(config: Config) -> dict[str, Any]:
+    """Every setting by its dotted name."""
+    return dict(flatten_tree(dataclasses.asdict(config)))
+
+
+def flatten_tree(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of every leaf of nested dictionaries."""
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from flatten_tree(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def config_fingerprint(config: Config, excluded: Iterable[str] = SEED_SETTINGS) -> str:
+    """A text that is equal for configurations equal in all but the excluded settings."""
+    omitted = set(excluded)
+    kept = {name: value for name, value in flatten_settings(config).items() if name not in omitted}
+    return json.dumps(kept, sort_keys=True)
 
 
 def to_json(config: Config) -> str:
@@ -225,7 +269,7 @@ def to_json(config: Config) -> str:
 
 
 def from_json(text: str) -> Config:
-    """The inverse of `to_json`."""
+    """The configuration that `to_json` wrote."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -234,50 +278,5 @@ def from_json(text: str) -> Config:
 
 
 def from_dict(data: Any) -> Config:
-    """The inverse of `asdict`: a setting left out keeps its default, an unknown one is refused."""
-    return _parse_section(Config, data, "")
-
-
-def _parse_section(cls: type, data: Any, path: str) -> Any:
-    """An object of the dataclass `cls` from plain data, every value checked against its type."""
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path.rstrip('.') or 'configuration'} must be an object, not {data!r}")
-    hints = get_type_hints(cls)
-    if unknown := set(data) - set(hints):
-        raise ConfigError(f"unknown setting {path}{min(unknown)}")
-    values = {}
-    for name, value in data.items():
-        hint = hints[name]
-        if dataclasses.is_dataclass(hint):
-            values[name] = _parse_section(hint, value, f"{path}{name}.")  # type: ignore[arg-type]
-        else:
-            values[name] = _parse_value(hint, value, path + name)
-    return cls(**values)
-
-
-MAX_TEXT_LENGTH = 4096  # characters of one setting: the longest path of a file
-_TYPE_DESCRIPTIONS = {
-    int: "a whole number",
-    float: "a finite number",
-    str: "a text",
-    bool: "true or false",
-}
-
-
-def _parse_value(hint: Any, value: Any, path: str) -> Any:
-    """value as the type `hint` says, or a ConfigError."""
-    if get_origin(hint) is tuple:
-        if isinstance(value, list | tuple):
-            return tuple(_parse_value(get_args(hint)[0], v, path) for v in value)
-        raise ConfigError(f"{path} must be a list, not {value!r}")
-    if get_origin(hint) is Literal:
-        if value in get_args(hint):
-            return value
-        raise ConfigError(f"{path} must be one of {', '.join(get_args(hint))}, not {value!r}")
-    if hint is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
-        return float(value)
-    if hint is str and isinstance(value, str) and len(value) > MAX_TEXT_LENGTH:
-        raise ConfigError(f"{path} must have at most {MAX_TEXT_LENGTH:,} characters")
-    if hint is not float and type(value) is hint:
-        return value
-    raise ConfigError(f"{path} must be {_TYPE_DESCRIPTIONS[hint]}, not {value!r}")
+    """The inverse of `asdict`: missing settings keep their defaults, unknown ones are errors."""
+    return decode_dataclass(Config, data, unknown_setting)

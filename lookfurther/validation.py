@@ -1,15 +1,15 @@
-"""What settings must satisfy, each with the line a user reads where one does not."""
+"""The rules that settings must satisfy, each with its error message."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from lookfurther.config import Config
+from lookfurther.config import Config, from_dict
+from lookfurther.errors import ConfigError
 
-# Numbers with a least value, and numbers that must exceed 0.
+# Numbers with a minimum, and numbers that must be above 0.
 MINIMUM = {
     "environment.frame_stack": 0,
     "environment.action_repeat": 1,
@@ -49,8 +49,17 @@ POSITIVE = (
 )
 
 
+def validate(config: Config) -> Config:
+    """The configuration with every value checked, or a ConfigError for the first invalid one."""
+    config = from_dict(asdict(config))
+    for holds, message in bound_rules(config) + relation_rules(config):
+        if not holds:
+            raise ConfigError(message)
+    return config
+
+
 def bound_rules(config: Config) -> list[tuple[bool, str]]:
-    """(holds, what must hold) for every setting that is bounded by itself."""
+    """(holds, message) of every rule about a single setting's bounds."""
     value = {name: attrgetter(name)(config) for name in (*MINIMUM, *POSITIVE)}
     return [
         (config.env != "", "env must be given, for example --env ALE/Pong-v5"),
@@ -60,41 +69,43 @@ def bound_rules(config: Config) -> list[tuple[bool, str]]:
 
 
 def min_learning_starts(config: Config) -> int:
-    """Steps after which every lane has an item of every horizon."""
+    """The number of steps after which every lane has an item of every horizon."""
     return config.actor.lanes * (max(config.replay.horizons, default=0) + 2)
 
 
 def min_extra_slots(config: Config) -> int:
-    """Steps that a lane keeps besides the longest horizon, 16 at least.
+    """The steps that a lane stores in addition to the longest horizon, at least 16.
 
-    With the planes of a stack no sampled stack is torn. With one more there are two steps to
-    sample from, and one of them is no end.
+    With as many as the planes of a stack, no sampled stack has overwritten planes. With one more
+    there are two steps to sample from, and at most one of them is an end.
     """
     return max(16, config.environment.frame_stack + 1)
 
 
 def min_capacity(config: Config) -> int:
-    """Steps with which every lane has something whole to sample."""
+    """The number of steps with which every lane always has an item to sample."""
     return config.actor.lanes * (max(config.replay.horizons, default=0) + min_extra_slots(config))
 
 
 def relation_rules(config: Config) -> list[tuple[bool, str]]:
-    """(holds, what must hold) for every other constraint."""
-    e, a, r, n, le, run = (
-        config.environment,
-        config.actor,
-        config.replay,
-        config.network,
-        config.learner,
-        config.run,
-    )
-    room, warm = min_capacity(config), min_learning_starts(config)
+    """(holds, message) of every other rule."""
+    return [*_environment_rules(config), *_replay_rules(config), *_learner_rules(config)]
+
+
+def _environment_rules(config: Config) -> list[tuple[bool, str]]:
+    e, lanes = config.environment, config.actor.lanes
     return [
         (0 <= e.sticky_prob < 1, f"environment.sticky_prob must be in [0, 1), not {e.sticky_prob}"),
         (
-            e.processes <= a.lanes,
-            f"environment.processes ({e.processes}) exceeds actor.lanes ({a.lanes})",
+            e.processes <= lanes,
+            f"environment.processes ({e.processes}) exceeds actor.lanes ({lanes})",
         ),
+    ]
+
+
+def _replay_rules(config: Config) -> list[tuple[bool, str]]:
+    r, capacity, starts = config.replay, min_capacity(config), min_learning_starts(config)
+    return [
         (
             min(r.horizons, default=0) >= 1,
             f"replay.horizons must be lengths of 1 or more, not {r.horizons}",
@@ -113,19 +124,25 @@ def relation_rules(config: Config) -> list[tuple[bool, str]]:
         ),
         (0 <= r.beta <= 1, f"replay.beta must be in [0, 1], not {r.beta}"),
         (
-            r.capacity >= room,
-            f"replay.capacity ({r.capacity}) must be at least {room}:"
+            r.capacity >= capacity,
+            f"replay.capacity ({r.capacity}) must be at least {capacity}:"
             f" actor.lanes x (the longest horizon + {min_extra_slots(config)})",
         ),
         (
-            r.learning_starts >= warm,
-            f"replay.learning_starts ({r.learning_starts}) must be at least {warm}:"
+            r.learning_starts >= starts,
+            f"replay.learning_starts ({r.learning_starts}) must be at least {starts}:"
             " actor.lanes x (the longest horizon + 2)",
         ),
         (
             r.learning_starts <= r.capacity,
             f"replay.learning_starts ({r.learning_starts}) exceeds replay.capacity ({r.capacity})",
         ),
+    ]
+
+
+def _learner_rules(config: Config) -> list[tuple[bool, str]]:
+    n, learner, device = config.network, config.learner, config.run.device
+    return [
         (
             min(n.convolutions, default=1) >= 1,
             f"network.convolutions must be widths of 1 or more, not {n.convolutions}",
@@ -135,22 +152,22 @@ def relation_rules(config: Config) -> list[tuple[bool, str]]:
             f"network.hidden must be widths of 1 or more, not {n.hidden}",
         ),
         (
-            0 <= le.advantage_learning < 1,
-            f"learner.advantage_learning must be in [0, 1), not {le.advantage_learning}",
+            0 <= learner.advantage_learning < 1,
+            f"learner.advantage_learning must be in [0, 1), not {learner.advantage_learning}",
         ),
-        (0 <= le.gamma <= 1, f"learner.gamma must be in [0, 1], not {le.gamma}"),
+        (0 <= learner.gamma <= 1, f"learner.gamma must be in [0, 1], not {learner.gamma}"),
         (
-            le.expert_items == 0 or len(config.demos) > 0,
-            f"learner.expert_items is {le.expert_items}, but no demonstrations are given:"
+            learner.expert_items == 0 or len(config.demos) > 0,
+            f"learner.expert_items is {learner.expert_items}, but no demonstrations are given:"
             " add --demos NAME, or use the preset no-demos",
         ),
         (
-            le.expert_items > 0 or len(config.demos) == 0,
+            learner.expert_items > 0 or len(config.demos) == 0,
             "demonstrations are given, but learner.expert_items is 0:"
             " drop --demos or choose another preset",
         ),
         (
-            re.fullmatch(r"auto|cpu|cuda(:\d+)?", run.device) is not None,
-            f"run.device must be auto, cpu, cuda or cuda:N, not {run.device!r}",
+            re.fullmatch(r"auto|cpu|cuda(:\d+)?", device) is not None,
+            f"run.device must be auto, cpu, cuda or cuda:N, not {device!r}",
         ),
     ]

@@ -1,4 +1,4 @@
-"""Settings: the JSON round trip, every rule's own message, and refusals by name."""
+"""Settings: the JSON round trip, the message of every rule, and errors by name."""
 
 from __future__ import annotations
 
@@ -14,22 +14,33 @@ from hypothesis import strategies as st
 
 from lookfurther import config as module
 from lookfurther import validation
-from lookfurther.config import Config, from_dict, from_json, replace, to_json, validate
+from lookfurther.cli.main import main
+from lookfurther.config import (
+    RENAMED_SETTINGS,
+    Config,
+    config_fingerprint,
+    flatten_settings,
+    from_dict,
+    from_json,
+    replace,
+    to_json,
+)
 from lookfurther.errors import ConfigError
+from lookfurther.validation import validate
 
 VALID_CONFIG = Config(env="ALE/Pong-v5", demos=("pong",))
 
 
 def setting_types(cls: type = Config, prefix: str = "") -> dict[str, Any]:
-    """Every leaf setting in `replace`'s spelling, with its type."""
-    found: dict[str, Any] = {}
+    """Every setting in `replace`'s spelling, with its type."""
+    flat: dict[str, Any] = {}
     for name, hint in get_type_hints(cls).items():
         if dataclasses.is_dataclass(hint):
             assert isinstance(hint, type)
-            found |= setting_types(hint, f"{name}__")
+            flat |= setting_types(hint, f"{name}__")
         else:
-            found[prefix + name] = hint
-    return found
+            flat[prefix + name] = hint
+    return flat
 
 
 def setting_values(hint: Any) -> st.SearchStrategy[Any]:
@@ -50,7 +61,7 @@ overrides_of = st.fixed_dictionaries(
 @settings(deadline=None, max_examples=50)
 @given(overrides_of)
 def test_json_round_trip(overrides: dict[str, Any]) -> None:
-    """Whatever the settings, sensible or not."""
+    """For any values of the right types, valid or not."""
     config = replace(Config(), **overrides)
     assert from_json(to_json(config)) == config
     assert from_dict(json.loads(to_json(config))) == config
@@ -58,27 +69,27 @@ def test_json_round_trip(overrides: dict[str, Any]) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(overrides_of)
-def test_replace_changes_what_it_names_and_nothing_else(overrides: dict[str, Any]) -> None:
+def test_replace_changes_named_settings_only(overrides: dict[str, Any]) -> None:
     before, after = flatten_config(Config()), flatten_config(replace(Config(), **overrides))
     assert after == before | overrides
 
 
 def flatten_config(config: Config) -> dict[str, Any]:
-    """Every leaf setting's value, in `replace`'s spelling."""
-    found: dict[str, Any] = {}
+    """Every setting's value, in `replace`'s spelling."""
+    flat: dict[str, Any] = {}
     for name, value in dataclasses.asdict(config).items():
         if isinstance(value, dict):
-            found |= {f"{name}__{leaf}": v for leaf, v in value.items()}
+            flat |= {f"{name}__{leaf}": v for leaf, v in value.items()}
         else:
-            found[name] = value
-    return found
+            flat[name] = value
+    return flat
 
 
-def test_a_good_configuration_is_returned_unchanged() -> None:
+def test_validate_returns_valid_config_unchanged() -> None:
     assert validate(VALID_CONFIG) == VALID_CONFIG
 
 
-# What breaks each rule, and what it then says.
+# The message of each rule, and overrides that break it.
 INVALID_OVERRIDES: dict[str, dict[str, Any]] = {
     "env must be given, for example --env ALE/Pong-v5": {"env": ""},
     "environment.frame_stack must be 0 or more, not -1": {"environment__frame_stack": -1},
@@ -143,35 +154,35 @@ INVALID_OVERRIDES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("message", INVALID_OVERRIDES)
-def test_every_rule_has_its_own_message(message: str) -> None:
+def test_each_rule_has_its_message(message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         validate(replace(VALID_CONFIG, **INVALID_OVERRIDES[message]))
     assert str(caught.value) == message
     assert "\n" not in message
 
 
-def test_no_rule_is_left_untried() -> None:
+def test_every_rule_is_covered() -> None:
     """Each case breaks one rule first, and together they break every rule."""
 
     def first_broken(overrides: dict[str, Any]) -> int:
         config = replace(VALID_CONFIG, **overrides)
-        held = [
+        results = [
             holds for holds, _ in validation.bound_rules(config) + validation.relation_rules(config)
         ]
-        return held.index(False)
+        return results.index(False)
 
     count = len(validation.bound_rules(VALID_CONFIG) + validation.relation_rules(VALID_CONFIG))
     assert sorted(map(first_broken, INVALID_OVERRIDES.values())) == list(range(count))
 
 
 @pytest.mark.parametrize("name", ["actor__lanes", "replay__capacity", "replay__learning_starts"])
-def test_the_least_sizes_hold(name: str) -> None:
-    """One lane and one-step transitions: 17 slots, a start of 3."""
-    least = {"actor__lanes": 1, "replay__capacity": 17, "replay__learning_starts": 3}
-    tiny = replace(VALID_CONFIG, replay__horizons=(1,), **least)
+def test_minimum_sizes_are_accepted(name: str) -> None:
+    """One lane and one-step transitions: 17 slots, learning starts after 3 steps."""
+    minimum = {"actor__lanes": 1, "replay__capacity": 17, "replay__learning_starts": 3}
+    tiny = replace(VALID_CONFIG, replay__horizons=(1,), **minimum)
     validate(tiny)
     with pytest.raises(ConfigError, match=name.replace("__", ".")):
-        validate(replace(tiny, **{name: least[name] - 1}))
+        validate(replace(tiny, **{name: minimum[name] - 1}))
 
 
 @pytest.mark.parametrize(
@@ -201,19 +212,19 @@ def test_the_least_sizes_hold(name: str) -> None:
         ({"replay": {"horizons": [1, "10"]}}, "replay.horizons must be a whole number, not '10'"),
     ],
 )
-def test_unknown_and_mistyped_settings_are_refused_by_name(data: Any, message: str) -> None:
+def test_unknown_or_mistyped_setting_is_named(data: Any, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         from_json(json.dumps(data))
     assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"env": 1', "[" * 100_000, '{"x": ' + "9" * 5000 + "}"])
-def test_what_is_not_json_is_refused(text: str) -> None:
+def test_invalid_json_raises_config_error(text: str) -> None:
     with pytest.raises(ConfigError, match="configuration is not JSON"):
         from_json(text)
 
 
-def test_a_number_too_large_for_a_float_is_refused() -> None:
+def test_number_too_large_for_float_raises() -> None:
     with pytest.raises(ConfigError, match=r"learner\.gamma must be a finite number"):
         from_json('{"learner": {"gamma": 1' + "0" * 400 + "}}")
 
@@ -230,7 +241,7 @@ json_values = st.recursive(
 
 @settings(deadline=None, max_examples=100)
 @given(json_values)
-def test_any_json_makes_a_configuration_or_a_config_error(data: Any) -> None:
+def test_any_json_gives_config_or_error(data: Any) -> None:
     try:
         config = from_json(json.dumps(data))
     except ConfigError:
@@ -238,21 +249,52 @@ def test_any_json_makes_a_configuration_or_a_config_error(data: Any) -> None:
     assert from_json(to_json(config)) == config
 
 
-def test_settings_left_out_keep_their_defaults() -> None:
-    """So a file of an older release, with fewer settings, still loads."""
+def test_missing_settings_keep_defaults() -> None:
+    """A file of an older release, with fewer settings, still loads."""
     assert from_json('{"env": "CartPole-v1", "learner": {"gamma": 1}}') == replace(
         Config(), env="CartPole-v1", learner__gamma=1.0
     )
 
 
 @pytest.mark.parametrize("name", ["gamma", "learner__gama", "lerner__gamma", "env__x", "batch"])
-def test_replace_refuses_unknown_settings_by_name(name: str) -> None:
+def test_replace_names_unknown_setting(name: str) -> None:
     with pytest.raises(ConfigError, match=f"^unknown setting {name.replace('__', '.')}$"):
         replace(VALID_CONFIG, **{name: 1})
 
 
-def test_validate_refuses_mistyped_settings_too() -> None:
-    """What Python code sets is checked as strictly as what a file says."""
+@pytest.mark.parametrize("old", RENAMED_SETTINGS)
+def test_renamed_setting_error_gives_new_name(old: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a file, in Python and on the command line."""
+    message = f"{old} is now {RENAMED_SETTINGS[old]}"
+    section, _, name = old.partition(".")
+    for load in (
+        lambda: from_dict({section: {name: 1}}),
+        lambda: replace(Config(), **{old.replace(".", "__"): 1}),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            load()
+        assert str(caught.value) == message
+    option = f"--{old.replace('_', '-')}"
+    for words in ([option, "1"], [f"{option}=1"], [f"--{old}", "1"]):
+        assert main(["train", "no-demos", *words]) == 2
+        assert capsys.readouterr().err == f"lookfurther: {message}\n"
+
+
+def test_renamed_settings_exist_under_new_name_only() -> None:
+    names = flatten_settings(Config()).keys()
+    assert names >= set(RENAMED_SETTINGS.values())
+    assert not names & RENAMED_SETTINGS.keys()
+
+
+def test_fingerprint_ignores_excluded_settings_only() -> None:
+    other = replace(VALID_CONFIG, run__seed=1, learner__gamma=0.5)
+    assert config_fingerprint(other) != config_fingerprint(VALID_CONFIG)
+    excluded = {"run.seed", "learner.gamma"}
+    assert config_fingerprint(other, excluded) == config_fingerprint(VALID_CONFIG, excluded)
+
+
+def test_validate_checks_types() -> None:
+    """Values set in Python are checked as strictly as values in a file."""
     with pytest.raises(ConfigError, match=r"learner\.value_transform must be one of h, identity"):
         validate(replace(VALID_CONFIG, learner__value_transform="g"))
     with pytest.raises(ConfigError, match=r"actor\.lanes must be a whole number, not '8'"):
@@ -260,7 +302,7 @@ def test_validate_refuses_mistyped_settings_too() -> None:
     assert validate(replace(VALID_CONFIG, replay__horizons=[1, 5])).replay.horizons == (1, 5)
 
 
-def test_batch_is_both_shares() -> None:
+def test_batch_size_is_sum_of_shares() -> None:
     assert replace(VALID_CONFIG, learner__agent_items=5, learner__expert_items=3).batch_size == 8
 
 
@@ -270,10 +312,10 @@ def test_settings_are_frozen() -> None:
 
 
 def test_every_setting_has_help_text() -> None:
-    """A string below each leaf field, which the command line shows; each section a docstring."""
+    """A string below each setting, shown by the command line; a docstring for each section."""
     tree = ast.parse(inspect.getsource(module))
     sections = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    helped = 0
+    documented = 0
     for name, section in sections.items():
         assert ast.get_docstring(section), name
         for field, below in zip(section.body, [*section.body[1:], None], strict=True):
@@ -282,5 +324,5 @@ def test_every_setting_has_help_text() -> None:
                 assert isinstance(below.value, ast.Constant)
                 assert isinstance(below.value.value, str)
                 assert below.value.value.strip(), f"{name}.{ast.unparse(field.target)}"
-                helped += 1
-    assert helped == len(setting_types())
+                documented += 1
+    assert documented == len(setting_types())

@@ -33,12 +33,13 @@ from lookfurther.cli import (
     video,
 )
 from lookfurther.cli.parsing import parse_options
-from lookfurther.config import Config, replace, validate
+from lookfurther.config import Config, replace
 from lookfurther.envs import get_spec
 from lookfurther.evaluation import evaluate as evaluation
 from lookfurther.presets import PRESETS, SCALES, preset
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.training import hardware, metrics, run_dir
+from lookfurther.validation import validate
 from tests.test_layers import LAYERS
 
 ROOT = Path(__file__).parents[1]

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from lookfurther.config import Config, from_json, replace, to_json, validate
+from lookfurther.config import Config, from_json, replace, to_json
 from lookfurther.errors import ConfigError
 from lookfurther.presets import PRESETS, SCALES, preset
+from lookfurther.validation import validate
 from tests.test_config import flatten_config
 
 

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from lookfurther import config, validation
 from lookfurther.actor import Actor
-from lookfurther.config import validate
 from lookfurther.errors import ConfigError
 from lookfurther.master_weights import MasterWeights
 from lookfurther.presets import preset
 from lookfurther.replay import prioritized, slots, sum_tree
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.types import BEST, FIRST, TERMINAL, TRUNCATED, Batch, Chunk, Spec, Step
+from lookfurther.validation import validate
 
 LANES = 3
 VECTOR = Spec("toy", (2,), 3, "float32", 4, 1.0)

@@ -22,11 +22,12 @@ from lookfurther.cli.main import main
 from lookfurther.cli.parsing import parse_options
 from lookfurther.cli.suite import visible_jobs
 from lookfurther.cli.train import TrainOptions, split_preset
-from lookfurther.config import Config, replace, to_json, validate
+from lookfurther.config import Config, replace, to_json
 from lookfurther.errors import ConfigError
 from lookfurther.evaluation import suite
 from lookfurther.evaluation.paper_scores import game_of, game_titles
 from lookfurther.presets import PRESETS, preset
+from lookfurther.validation import validate
 
 ROOT = Path(__file__).parents[1]
 TINY_SUITE = """

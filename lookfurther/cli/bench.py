@@ -12,9 +12,10 @@ import tyro
 
 from lookfurther.cli.parsing import check_writable, parse_options
 from lookfurther.cli.train import split_preset
-from lookfurther.config import Config, replace, validate
+from lookfurther.config import Config, replace
 from lookfurther.presets import preset
 from lookfurther.training.run_dir import write_text
+from lookfurther.validation import validate
 
 BENCH_ENV = "ALE/MontezumaRevenge-v5"
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import tyro
 
+from lookfurther.config import RENAMED_SETTINGS, unknown_setting
 from lookfurther.errors import ConfigError
 
 T = TypeVar("T")
@@ -18,6 +19,7 @@ T = TypeVar("T")
 
 def parse_options(options_type: type[T], default: T, args: list[str], prog: str) -> T:
     """Options into a dataclass; what does not fit becomes a ConfigError of one line."""
+    check_renamed(args)
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -26,6 +28,14 @@ def parse_options(options_type: type[T], default: T, args: list[str], prog: str)
         if stop.code in (0, None):
             raise
         raise ConfigError(summarize_tyro_error(said.getvalue())) from None
+
+
+def check_renamed(args: list[str]) -> None:
+    """Raise a ConfigError for the old name of a setting."""
+    for arg in args:
+        name = arg.partition("=")[0].removeprefix("--").replace("-", "_")
+        if arg.startswith("--") and name in RENAMED_SETTINGS:
+            raise unknown_setting(name)
 
 
 def check_writable(option: str, path: Path) -> None:

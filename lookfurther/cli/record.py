@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from lookfurther.cli.parsing import parse_options
-from lookfurther.config import Config, EnvConfig, replace, validate
+from lookfurther.config import Config, EnvConfig, replace
 from lookfurther.demos import catalog
 from lookfurther.errors import ConfigError
+from lookfurther.validation import validate
 
 if TYPE_CHECKING:
     from lookfurther.recorder.session import RecordingSession

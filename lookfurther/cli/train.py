@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from lookfurther.cli.parsing import parse_options
-from lookfurther.config import Config, validate
+from lookfurther.config import Config
 from lookfurther.errors import ConfigError
 from lookfurther.presets import PRESETS, preset
+from lookfurther.validation import validate
 
 if TYPE_CHECKING:
     from lookfurther.training.loop import Summary

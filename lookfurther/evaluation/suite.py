@@ -12,19 +12,19 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lookfurther.config import Config, replace, validate
+from lookfurther.config import Config, config_fingerprint, flatten_settings, flatten_tree, replace
 from lookfurther.demos import catalog
 from lookfurther.envs.factory import find_env_spec
 from lookfurther.envs.trust import find_untrusted, import_modules
 from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.evaluation.paper_scores import game_of
 from lookfurther.presets import preset
-from lookfurther.report.runs import config_fingerprint, flatten_settings
 from lookfurther.system.processes import python_command, subprocess_environment
 from lookfurther.training import checkpoint, checkpoint_metadata, metrics
 from lookfurther.training.run_dir import CHANGEABLE_SETTINGS, read_config
 from lookfurther.training.signals import StopSignals
 from lookfurther.training.train import default_run_dir
+from lookfurther.validation import validate
 
 POLL_SECONDS = 1.0  # seconds between two looks at a run
 KEY_TYPES = {
@@ -187,7 +187,9 @@ def build_jobs(
 
 def _parse_overrides(data: dict[str, Any]) -> dict[str, Any]:
     """Settings and budget as overrides; what the suite itself decides is refused."""
-    changes, budget = dict(_flatten_overrides(data.get("settings", {}))), data.get("budget", {})
+    settings = flatten_tree(data.get("settings", {}))  # nested or dotted in the file
+    changes = {name.replace(".", "__"): value for name, value in settings}
+    budget = data.get("budget", {})
     if unknown := set(budget) - set(BUDGET_KEYS):
         raise ConfigError(f"unknown budget.{min(unknown)}: give steps, minutes or both")
     for key in RESERVED_SETTINGS:
@@ -204,15 +206,6 @@ def _parse_axis(data: dict[str, Any], key: str) -> list[Any]:
         what = "whole numbers" if kind is int else "texts"
         raise ConfigError(f"{key} must be a list of {what}, each once, not {values!r}")
     return values
-
-
-def _flatten_overrides(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings as `config.replace` spells them, whether nested or dotted in the file."""
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flatten_overrides(value, f"{prefix}{name}__")
-        else:
-            yield prefix + name.replace(".", "__"), value
 
 
 def _check_earlier_run(job: SuiteJob) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -11,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from lookfurther.config import Config
+from lookfurther.config import SEED_SETTINGS, Config, config_fingerprint, flatten_settings
 from lookfurther.errors import ConfigError, LookFurtherError
 from lookfurther.evaluation import results
 from lookfurther.evaluation.results import Evaluation
@@ -20,10 +19,6 @@ from lookfurther.system.printable import make_printable
 from lookfurther.training import metrics
 from lookfurther.training.run_dir import read_config
 
-FlatSettings = dict[str, Any]  # dotted name to value
-
-# Runs of one group differ in these alone.
-SEED_SETTINGS = frozenset({"run.seed", "run.folder"})
 # A variant is compared across tasks: these say what the task is, not how it is learned.
 TASK_SETTINGS = frozenset(
     {"env", "demos", "environment.wrappers", "environment.layout", "environment.frame_stack"}
@@ -92,22 +87,6 @@ def _read_commit(path: Path) -> str | None:
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise LookFurtherError(f"{path} cannot be read: {error}") from None
     return None if found is None else make_printable(found)
-
-
-def flatten_settings(config: Config) -> FlatSettings:
-    """Every setting of a configuration by its dotted name."""
-    found: FlatSettings = {}
-    for name, value in dataclasses.asdict(config).items():
-        inner = value if isinstance(value, dict) else {"": value}
-        found |= {f"{name}.{leaf}".rstrip("."): v for leaf, v in inner.items()}
-    return found
-
-
-def config_fingerprint(config: Config, excluded: Iterable[str] = SEED_SETTINGS) -> str:
-    """What is equal for runs of equal settings, and for no others."""
-    left_out = set(excluded)
-    kept = {name: value for name, value in flatten_settings(config).items() if name not in left_out}
-    return json.dumps(kept, sort_keys=True)
 
 
 def group_runs(runs: Sequence[RunData]) -> list[RunGroup]:

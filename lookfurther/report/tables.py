@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from lookfurther.config import SEED_SETTINGS, flatten_settings
 from lookfurther.evaluation import aggregates
 from lookfurther.evaluation.aggregates import IntervalEstimate, Statistic
 from lookfurther.evaluation.paper_scores import (
@@ -20,7 +21,7 @@ from lookfurther.evaluation.paper_scores import (
 )
 from lookfurther.evaluation.paper_scores import reference_table as known
 from lookfurther.evaluation.results import SUMMARY_STATISTICS, Evaluation
-from lookfurther.report.runs import SEED_SETTINGS, RunGroup, flatten_settings, format_setting
+from lookfurther.report.runs import RunGroup, format_setting
 from lookfurther.report.score_columns import (
     ScoreColumn,
     build_columns,

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from lookfurther.config import Config, from_dict, validate
+from lookfurther.config import Config, from_dict
 from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.training.checkpoint import METADATA_FILE, Checkpoint
 from lookfurther.types import Spec
+from lookfurther.validation import validate
 
 MAX_COUNT = 2**53  # a float holds every whole number below it
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import json
 import os
 import platform
 import socket
 import subprocess
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
-from lookfurther.config import Config, from_json, to_json
+from lookfurther.config import Config, flatten_settings, from_json, to_json
 from lookfurther.errors import ConfigError, RunLocked
 from lookfurther.training.signals import CheckpointSignal
 
@@ -237,19 +234,10 @@ def read_config(path: Path) -> Config:
 def _check_same_settings(record: Path, config: Config) -> None:
     """Refuse to resume a run with other settings than it began with."""
     begun = read_config(record)
-    given = dict(_flatten_settings(dataclasses.asdict(config)))
-    for name, value in _flatten_settings(dataclasses.asdict(begun)):
+    given = flatten_settings(config)
+    for name, value in flatten_settings(begun).items():
         if name not in CHANGEABLE_SETTINGS and given[name] != value:
             raise ConfigError(
                 f"{record.parent} was begun with {name} = {value!r}, not {given[name]!r}:"
                 " give the same, or choose another --run.folder"
             )
-
-
-def _flatten_settings(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of every setting."""
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flatten_settings(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value

@@ -10,7 +10,7 @@ from pathlib import Path
 import gymnasium
 import torch
 
-from lookfurther.config import Config, validate
+from lookfurther.config import Config
 from lookfurther.demos import catalog
 from lookfurther.demos.episode import Episode, best_episode_index
 from lookfurther.learner import Learner
@@ -30,6 +30,7 @@ from lookfurther.training.loop import Summary, TrainingLoop
 from lookfurther.training.run_dir import RunDir
 from lookfurther.training.saved_weights import warm_start
 from lookfurther.types import Batch, Spec
+from lookfurther.validation import validate
 
 
 def train(

@@ -17,7 +17,7 @@ from lookfurther.cli.demos.formatting import (
     format_number,
     pluralize,
 )
-from lookfurther.config import Config, EnvConfig, replace, validate
+from lookfurther.config import Config, EnvConfig, replace
 from lookfurther.demos import catalog, importers, storage
 from lookfurther.demos.episode import Episode
 from lookfurther.demos.importers import ImportedDemos, action_sequence
@@ -25,6 +25,7 @@ from lookfurther.demos.metadata import check_same_origin
 from lookfurther.demos.playback import count_ambiguous_steps
 from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.system.parallel import parallel_map
+from lookfurther.validation import validate
 
 RECORDING_SUFFIXES = (".demo", ".npz", ".hdf5")
 
