@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 def to_native(x: Tensor) -> Any:
@@ -44,3 +46,9 @@ def widest_dtype(size: int) -> torch.dtype:
 def supports_triton(device: torch.device) -> bool:
     """Whether a device runs the Triton kernels in gpu/."""
     return device.type == "cuda"
+
+
+def compile_static(function: FunctionT, **options: Any) -> FunctionT:
+    """`function` compiled by torch for fixed shapes."""
+    torch_compile: Any = torch.compile
+    return torch_compile(function, dynamic=False, options=options or None)

@@ -49,6 +49,8 @@ class Spec(NamedTuple):
                 spec = cls(plane=tuple(plane), **rest)
                 if spec.is_valid():
                     return spec
+            case _:
+                pass
         raise ValueError("not a Spec")
 
     def is_valid(self) -> bool:
