@@ -55,7 +55,7 @@ def widen_action_gap(target: Tensor, q: Tensor, a: Tensor, alpha: float) -> Tens
 
     At the fixed point the best action keeps its value, and a gap g to another action becomes
     min(g / (1 - alpha), g + alpha). The limit is that of Munchausen DQN (Vieillard et al. 2020):
-    without it a gap of 50, as where an action loses the game, becomes 500 at alpha = 0.9, and the
+    without it a gap of 50, as when an action loses the game, becomes 500 at alpha = 0.9, and the
     network diverges.
     """
     q = q.detach()

@@ -115,13 +115,13 @@ def test_epsilon_z_greedy_repeats_action_for_duration() -> None:
         torch.ones(lanes),
         torch.zeros(lanes),
     )
-    held = explore.select_actions(q, always, none, generator)
+    held_action = explore.select_actions(q, always, none, generator)
     remaining = explore.remaining.clone()
-    assert len(held.unique()) == 6
+    assert len(held_action.unique()) == 6
     assert (remaining > 0).any()
     for t in range(1, 20):
         a = explore.select_actions(q, never, none, generator)
-        assert torch.equal(a, torch.where(t <= remaining, held, 2))
+        assert torch.equal(a, torch.where(t <= remaining, held_action, 2))
 
 
 def test_epsilon_z_greedy_starts_at_rate_epsilon() -> None:

@@ -61,8 +61,8 @@ def test_td_target_by_hand() -> None:
         float64_tensor(0.5, 0.5, 0.0),
         float64_tensor(1.03, 1.03, 77.0),
     )
-    found = td_target(r, discount, q_next, make_value_transform("h", 1e-2))
-    assert found.tolist() == pytest.approx([2.08, -2.08, 2.08], rel=1e-13)
+    result = td_target(r, discount, q_next, make_value_transform("h", 1e-2))
+    assert result.tolist() == pytest.approx([2.08, -2.08, 2.08], rel=1e-13)
     plain = td_target(float64_tensor(1.0), float64_tensor(0.9), float64_tensor(2.0), IDENTITY)
     assert plain.item() == pytest.approx(2.8, rel=1e-15)
 
@@ -166,8 +166,8 @@ def test_im_loss_is_zero_outside_best_episode(seed: int) -> None:
     a = torch.randint(5, (8,), generator=generator)
     loss = im_loss(q, a, torch.zeros(8), 0.9995)
     assert torch.equal(loss, torch.zeros(8))
-    (found,) = torch.autograd.grad(loss.sum(), q)
-    assert torch.equal(found, torch.zeros(8, 5))
+    (result,) = torch.autograd.grad(loss.sum(), q)
+    assert torch.equal(result, torch.zeros(8, 5))
 
 
 def random_gradients(seed: int, scale: float) -> list[Tensor]:

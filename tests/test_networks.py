@@ -98,8 +98,8 @@ def test_head_is_value_plus_centered_advantage() -> None:
     for_value, for_advantage = x.chunk(2, -1)
     advantage = head.advantage(for_advantage)
     dueling = head.value(for_value) + advantage - advantage.mean(-1, keepdim=True)
-    found = nn.functional.linear(x, *head.combined_weights())
-    torch.testing.assert_close(found, dueling)
+    result = nn.functional.linear(x, *head.combined_weights())
+    torch.testing.assert_close(result, dueling)
 
 
 def test_dueling_network_size_matches_wang_et_al() -> None:
@@ -242,7 +242,7 @@ def test_parallel_streams_equal_separate_streams() -> None:
     value_and_advantage = network.streams(x).chunk(2, -1)
     first = network.streams.first
     assert first is not None
-    for i, found in enumerate(value_and_advantage):
+    for i, result in enumerate(value_and_advantage):
         hidden = (x @ first.weight[6 * i : 6 * i + 6].T + first.bias[6 * i : 6 * i + 6]).relu()
         last = (hidden @ network.streams.weights[0][i] + network.streams.biases[0][i]).relu()
-        torch.testing.assert_close(found, last)
+        torch.testing.assert_close(result, last)

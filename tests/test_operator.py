@@ -87,10 +87,10 @@ def test_linear_h_scales_optimal_values(
     """Prop. 3.1 (i): T_h^k Q -> alpha Q* for h(z) = alpha z, in any MDP."""
     mdp = random_mdp(seed, gamma, deterministic)
     transform = ValueTransform(lambda z: alpha * z, lambda x: x / alpha)
-    found = apply_operator_repeatedly(
+    result = apply_operator_repeatedly(
         random_q(mdp, seed, alpha * 10), mdp, transform, steps_to_converge(gamma)
     )
-    torch.testing.assert_close(found, alpha * optimal_q(mdp), rtol=1e-8, atol=1e-8 * alpha)
+    torch.testing.assert_close(result, alpha * optimal_q(mdp), rtol=1e-8, atol=1e-8 * alpha)
 
 
 VALUE_TRANSFORMS = {
@@ -106,10 +106,10 @@ VALUE_TRANSFORMS = {
 def test_deterministic_values_converge_to_h_of_optimal(name: str, seed: int, gamma: float) -> None:
     """Prop. 3.1 (ii): T_h^k Q -> h(Q*) for strictly increasing h and any gamma < 1."""
     mdp, transform = random_mdp(seed, gamma, deterministic=True), VALUE_TRANSFORMS[name]
-    found = apply_operator_repeatedly(
+    result = apply_operator_repeatedly(
         random_q(mdp, seed, 3.0), mdp, transform, steps_to_converge(gamma)
     )
-    torch.testing.assert_close(found, transform.h(optimal_q(mdp)), rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(result, transform.h(optimal_q(mdp)), rtol=1e-7, atol=1e-7)
 
 
 def test_paper_discount_converges_to_optimal_policy() -> None:
@@ -117,12 +117,12 @@ def test_paper_discount_converges_to_optimal_policy() -> None:
     h, h_inv = transform = make_value_transform("h", 1e-2)
     mdp, k = random_mdp(3, 0.999, deterministic=True, scale=1000.0), 2000
     q_star = optimal_q(mdp)
-    found = apply_operator_repeatedly(h(torch.zeros_like(q_star)), mdp, transform, k)
-    assert (h_inv(found) - q_star).abs().max() <= 0.999**k * q_star.abs().max() * (1 + 1e-6)
+    result = apply_operator_repeatedly(h(torch.zeros_like(q_star)), mdp, transform, k)
+    assert (h_inv(result) - q_star).abs().max() <= 0.999**k * q_star.abs().max() * (1 + 1e-6)
     torch.testing.assert_close(
         apply_operator(h(q_star), mdp, transform), h(q_star), rtol=1e-12, atol=1e-12
     )
-    assert torch.equal(double_q_action(found), double_q_action(q_star))
+    assert torch.equal(double_q_action(result), double_q_action(q_star))
 
 
 @settings(deadline=None, max_examples=150)
@@ -179,7 +179,7 @@ def test_stochastic_fixed_point_is_not_h_of_optimal() -> None:
     transition[1:, 0, 3] = 1.0
     terminal = torch.tensor([False, False, False, True])
     mdp, transform = Mdp(reward, transition, terminal, 1.0), make_value_transform("h", 1e-2)
-    found = apply_operator_repeatedly(torch.zeros(4, 1, dtype=torch.float64), mdp, transform, 3)
-    assert found[:3, 0].tolist() == pytest.approx([2.12, 0.0, 4.24], rel=1e-14)
+    result = apply_operator_repeatedly(torch.zeros(4, 1, dtype=torch.float64), mdp, transform, 3)
+    assert result[:3, 0].tolist() == pytest.approx([2.12, 0.0, 4.24], rel=1e-14)
     assert optimal_q(mdp)[0].item() == pytest.approx(12.0)
-    assert found[0] < transform.h(optimal_q(mdp)[0])
+    assert result[0] < transform.h(optimal_q(mdp)[0])

@@ -36,8 +36,8 @@ def test_mass_by_hand() -> None:
 
 def test_mass_is_never_zero() -> None:
     """An item with an error of 0 has the offset's mass: 1e-6^0.6 = 10^-3.6."""
-    found = priority_mass(torch.zeros(1, dtype=torch.float64), 0.6, 1e-6)
-    assert found.item() == pytest.approx(2.51188643150958e-4, rel=1e-12)
+    result = priority_mass(torch.zeros(1, dtype=torch.float64), 0.6, 1e-6)
+    assert result.item() == pytest.approx(2.51188643150958e-4, rel=1e-12)
 
 
 @settings(deadline=None)
@@ -46,8 +46,8 @@ def test_importance_weights_match_formula(weights: list[float], beta: float, n: 
     """(N P(i))^-beta divided by the largest, for any replay size N."""
     p = normalized(weights)
     full = (n * p) ** -beta
-    found = importance_weights(p, beta)
-    torch.testing.assert_close(found, full / full.max(), rtol=1e-6, atol=0)
+    result = importance_weights(p, beta)
+    torch.testing.assert_close(result, full / full.max(), rtol=1e-6, atol=0)
 
 
 @settings(deadline=None)
@@ -75,9 +75,9 @@ def test_beta_one_is_unbiased(weights: list[float], seed: int) -> None:
     f = torch.randn(
         len(weights), dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
     )
-    found = (p * importance_weights(p, 1.0) * f).sum()
+    result = (p * importance_weights(p, 1.0) * f).sum()
     tolerance = 1e-6 * (p.min() * f.abs().sum()).item()
-    assert found.item() == pytest.approx((p.min() * f.sum()).item(), rel=0, abs=tolerance)
+    assert result.item() == pytest.approx((p.min() * f.sum()).item(), rel=0, abs=tolerance)
 
 
 def test_importance_weights_by_hand() -> None:
@@ -110,5 +110,5 @@ def test_initial_td_errors_use_value_transform() -> None:
     """h(3 + 24 / 2) = h(15) = 3.15, where 24 = h^-1(4.24)."""
     q_a, v = torch.tensor([4.15]), torch.tensor([[0.0, 4.24]])
     reward, mark = torch.tensor([[3.0]]), torch.zeros(1, 1, dtype=torch.uint8)
-    found = initial_td_error(q_a, v, reward, mark, 1, 0.5, make_value_transform("h", 1e-2))
-    assert found.item() == pytest.approx(1.0, rel=1e-5)
+    result = initial_td_error(q_a, v, reward, mark, 1, 0.5, make_value_transform("h", 1e-2))
+    assert result.item() == pytest.approx(1.0, rel=1e-5)

@@ -45,14 +45,14 @@ def test_n_step_return_matches_loop(
 ) -> None:
     reward, mark = [r for r, _ in steps], [m for _, m in steps]
     n = data.draw(st.integers(1, len(steps)))
-    found, (r, discount, count) = (
+    result, (r, discount, count) = (
         single_return(reward, mark, n, gamma),
         oracle(reward, mark, n, gamma),
     )
     size = sum(abs(x) for x in reward)
-    assert found.r.item() == pytest.approx(r, rel=1e-6, abs=1e-6 * size)
-    assert found.discount.item() == pytest.approx(discount, rel=1e-6, abs=1e-37)
-    assert found.steps.item() == count
+    assert result.r.item() == pytest.approx(r, rel=1e-6, abs=1e-6 * size)
+    assert result.discount.item() == pytest.approx(discount, rel=1e-6, abs=1e-37)
+    assert result.steps.item() == count
 
 
 @settings(deadline=None, max_examples=30)
@@ -100,8 +100,8 @@ def test_truncation_bootstraps_and_termination_does_not(mark: int, target: float
     """One step: h(3 + 24 / 2) = h(15) = 3.15 if the episode continues, else h(3) = 1.03."""
     r, discount, _ = single_return([3.0], [mark], 1, 0.5)
     q_next = torch.tensor(4.24, dtype=torch.float64)  # h(24)
-    found = td_target(r.double(), discount.double(), q_next, make_value_transform("h", 1e-2))
-    assert found.item() == pytest.approx(target, rel=1e-13)
+    result = td_target(r.double(), discount.double(), q_next, make_value_transform("h", 1e-2))
+    assert result.item() == pytest.approx(target, rel=1e-13)
 
 
 @pytest.mark.parametrize(("mark", "target"), [(TRUNCATED, 3.15), (TERMINAL, 1.03)])
@@ -111,8 +111,8 @@ def test_end_inside_horizon(mark: int, target: float) -> None:
     r, discount, steps = single_return([1.0, 4.0, *[100.0] * 8], marks, 10, 0.5)
     assert steps == 2
     q_next = torch.tensor(6.48, dtype=torch.float64)
-    found = td_target(r.double(), discount.double(), q_next, make_value_transform("h", 1e-2))
-    assert found.item() == pytest.approx(target, rel=1e-13)
+    result = td_target(r.double(), discount.double(), q_next, make_value_transform("h", 1e-2))
+    assert result.item() == pytest.approx(target, rel=1e-13)
 
 
 def test_rewards_after_end_are_ignored() -> None:
@@ -128,7 +128,7 @@ def test_large_rewards_keep_small_ones() -> None:
 
 def test_ten_steps_at_paper_discount() -> None:
     """sum of 0.999^j for j < 10, and 0.999^10, rounded once to float32."""
-    found = single_return([1.0] * 10, [0] * 10, 10, 0.999)
-    assert found.r.item() == pytest.approx(9.955119790251771, rel=6e-8)
-    assert found.discount.item() == pytest.approx(0.990044880209748, rel=6e-8)
-    assert [field.dtype for field in found] == [torch.float32, torch.float32, torch.int64]
+    result = single_return([1.0] * 10, [0] * 10, 10, 0.999)
+    assert result.r.item() == pytest.approx(9.955119790251771, rel=6e-8)
+    assert result.discount.item() == pytest.approx(0.990044880209748, rel=6e-8)
+    assert [field.dtype for field in result] == [torch.float32, torch.float32, torch.int64]

@@ -72,8 +72,8 @@ def relative_error(
     with localcontext() as context:
         context.prec = 60
         truth = [exact(Decimal(x), Decimal(eps)) for x in at.tolist()]
-        found = zip(ours(at).tolist(), ours(-at).tolist(), truth, strict=True)
-        return max(float(max(abs(Decimal(p) - t), abs(Decimal(m) + t)) / t) for p, m, t in found)
+        result = zip(ours(at).tolist(), ours(-at).tolist(), truth, strict=True)
+        return max(float(max(abs(Decimal(p) - t), abs(Decimal(m) + t)) / t) for p, m, t in result)
 
 
 @settings(deadline=None)
@@ -130,8 +130,8 @@ def test_gradients_match_lemmas(eps: float, dtype: torch.dtype) -> None:
     for function, gradient in zip(
         make_value_transform("h", eps), (gradient_of_h, gradient_of_h_inv), strict=True
     ):
-        found = autograd_gradient(function, at.to(dtype)).double()
-        torch.testing.assert_close(found, gradient(at, eps), rtol=tolerance, atol=0)
+        result = autograd_gradient(function, at.to(dtype)).double()
+        torch.testing.assert_close(result, gradient(at, eps), rtol=tolerance, atol=0)
 
 
 def test_gradients_at_zero_by_hand() -> None:

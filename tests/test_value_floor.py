@@ -42,8 +42,8 @@ def returns_of_random_policy(mdp: Mdp, seed: int) -> Tensor:
     policy = rng.integers(mdp.reward.shape[1], size=len(x))
     reward = mdp.reward.numpy()[x, policy]
     follow = mdp.transition.numpy()[x, policy] * (mdp.gamma * ~mdp.terminal.numpy())
-    found = torch.from_numpy(np.linalg.solve(np.eye(len(x)) - follow, reward))
-    return torch.where(torch.from_numpy(rng.random(len(x)) < 0.7), found, -torch.inf)
+    result = torch.from_numpy(np.linalg.solve(np.eye(len(x)) - follow, reward))
+    return torch.where(torch.from_numpy(rng.random(len(x)) < 0.7), result, -torch.inf)
 
 
 @settings(deadline=None, max_examples=40)
@@ -95,12 +95,12 @@ def test_advantage_learning_keeps_best_values_and_widens_gaps(
 def test_discounted_returns_stop_at_episode_end(steps: list, gamma: float) -> None:
     reward = torch.tensor([r for r, _ in steps])
     mark = torch.tensor([m for _, m in steps], dtype=torch.uint8)
-    found = discounted_returns(reward, mark, gamma)
+    result = discounted_returns(reward, mark, gamma)
     for t in range(len(steps)):
         ends = [i for i in range(t, len(steps)) if steps[i][1] & END]
         stop = ends[0] if ends else len(steps)
         expected = sum(gamma ** (i - t) * float(reward[i]) for i in range(t, stop))
-        assert abs(float(found[t]) - expected) <= 1e-9 * (1 + abs(expected))
+        assert abs(float(result[t]) - expected) <= 1e-9 * (1 + abs(expected))
 
 
 def test_missing_floor_changes_nothing() -> None:
