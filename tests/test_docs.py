@@ -407,12 +407,8 @@ def test_troubleshooting_messages_exist() -> None:
 
 
 def test_architecture_lists_layers() -> None:
-    listed = {layer: set(re.findall(r"`(\w+)`", names)) for layer, names in layers()}
-    assert listed == {layer: set(names) - {"", "__main__"} for layer, names in LAYERS.items()}
-
-
-def layers() -> list[list[str]]:
-    return rows("docs/architecture.md", "layer")
+    listed = [re.findall(r"`(\w+)`", names) for _, names in rows("docs/architecture.md", "layer")]
+    assert listed == [[n for n in names if n not in ("", "__main__")] for names in LAYERS]
 
 
 def test_faults_page_tests_exist() -> None:
