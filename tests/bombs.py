@@ -202,14 +202,14 @@ def write_metadata(folder: Path, data_format: str, box: dict, **options: Any) ->
     data = folder / "data"
     data.mkdir(parents=True)
     env, actions = ("CartPole-v1", 2) if box is VECTOR_BOX else ("ALE/Pong-v5", 6)
-    facts = {
+    metadata = {
         "env_spec": json.dumps({"id": env} | options),
         "observation_space": json.dumps(box),
         "action_space": json.dumps({"type": "Discrete", "n": actions}),
         "data_format": data_format,
         "total_episodes": 1,
     }
-    (data / "metadata.json").write_text(json.dumps(facts))
+    (data / "metadata.json").write_text(json.dumps(metadata))
     return data
 
 
@@ -218,15 +218,15 @@ def write_hdf5(
 ) -> Path:
     """Write a sound dataset, except for `arrays` (arguments of create_dataset) and options."""
     data = write_metadata(folder, "hdf5", box, **options)
-    first: dict[str, dict] = {
+    sound_arrays: dict[str, dict] = {
         "observations": {"data": np.zeros((steps + 1, *box["shape"]), box["dtype"])},
         "actions": {"data": np.zeros(steps, np.int64)},
         "rewards": {"data": np.ones(steps)},
         "terminations": {"data": np.zeros(steps, bool)},
     }
     with h5py.File(data / "main_data.hdf5", "w") as file:
-        for name, how in (first | (arrays or {})).items():
-            file.create_dataset(f"episode_0/{name}", **how)
+        for name, array in (sound_arrays | (arrays or {})).items():
+            file.create_dataset(f"episode_0/{name}", **array)
     return folder
 
 

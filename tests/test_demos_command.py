@@ -142,7 +142,7 @@ def test_list_prints_sets_and_read_errors(home: Path, capsys: pytest.CaptureFixt
     assert head.split() == ["set", "environment", "episodes", "steps", "best", "return", "verified"]
     top = formatting.format_number(max(e.score for e in made))
     assert line.split() == ["my/pong-v0", PONG, "2", "30", top, "1", "of", "2"]
-    assert broken.startswith("other-v3 is not a readable set of ours: ")
+    assert broken.startswith("other-v3 is not a readable demonstration set: ")
 
 
 def test_show_describes_every_episode(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,21 +60,21 @@ def damaged(draw: st.DrawFn, data: bytes) -> bytes:
     if kind == "cut":
         return data[: draw(st.integers(0, len(data) - 1))]
     for _ in range(draw(st.integers(1, 8))):
-        place = draw(st.integers(0, max(len(changed) - 1, 0)))
+        offset = draw(st.integers(0, max(len(changed) - 1, 0)))
         if kind == "bytes":
-            changed[place : place + 1] = draw(st.binary(max_size=9))
+            changed[offset : offset + 1] = draw(st.binary(max_size=9))
         elif kind == "bits" and changed:
-            changed[place] ^= 1 << draw(st.integers(0, 7))
+            changed[offset] ^= 1 << draw(st.integers(0, 7))
         elif kind == "number":
             value = draw(st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1]))
             width = draw(st.sampled_from([4, 8]))
-            changed[place : place + width] = value.to_bytes(8, "little")[:width]
+            changed[offset : offset + width] = value.to_bytes(8, "little")[:width]
         elif kind == "splice":
             other = draw(st.integers(0, len(data) - 1))
-            changed[place:place] = data[other : other + draw(st.integers(0, 200))]
+            changed[offset:offset] = data[other : other + draw(st.integers(0, 200))]
         elif kind == "text":
             words = [b"null", b"-1", b"1e999", b"[]", b"{}", b'"x"', b"9" * 30, b"true", b"../"]
-            changed[place : place + draw(st.integers(0, 9))] = draw(st.sampled_from(words))
+            changed[offset : offset + draw(st.integers(0, 9))] = draw(st.sampled_from(words))
     return bytes(changed)
 
 
@@ -181,9 +181,9 @@ def sets(folder: Path) -> dict[str, tuple[Path, bytes]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINARI_DATASETS_PATH", str(folder))
         minari.create_dataset_from_buffers("fuzz/theirs-v0", [buffer], env=env)
-    for name, place in (("ours", path), ("theirs", folder / "fuzz" / "theirs-v0")):
+    for name, data_root in (("ours", path), ("theirs", folder / "fuzz" / "theirs-v0")):
         for file in ("metadata.json", "main_data.hdf5"):
-            whole = place / "data" / file
+            whole = data_root / "data" / file
             files[f"{name}/{file}"] = whole, whole.read_bytes()
     return files
 
@@ -297,7 +297,7 @@ def test_fuzzed_images_and_tables(
     pytest.importorskip("pyarrow")
     files = minari_files[f"{data_format}{'-jpeg' * jpeg}-v0"]
     path = data.draw(st.sampled_from(sorted(files, key=str)))
-    root = next(place for place in path.parents if place.name.endswith("-v0"))
+    root = next(folder for folder in path.parents if folder.name.endswith("-v0"))
     path.write_bytes(data.draw(damaged(files[path])))
     try:
         read_or_one_line_error(lambda: import_demos(root, "ALE/Pong-v5", force=True))
@@ -316,16 +316,16 @@ values = st.sampled_from(VALUES)
 def altered(draw: st.DrawFn, data: Any) -> Any:
     """Plain data with one value replaced, dropped or added."""
     data = copy.deepcopy(data)
-    place, key = data, draw(st.sampled_from([*data, "new"]))
-    while isinstance(place.get(key), dict) and draw(st.integers(0, 9)):
-        place = place[key]
-        key = draw(st.sampled_from([*place, "new"]))
+    parent, key = data, draw(st.sampled_from([*data, "new"]))
+    while isinstance(parent.get(key), dict) and draw(st.integers(0, 9)):
+        parent = parent[key]
+        key = draw(st.sampled_from([*parent, "new"]))
     if draw(st.booleans()) or key == "new":
-        place[key] = draw(values)
-    elif isinstance(place[key], list) and place[key]:
-        place[key][draw(st.integers(0, len(place[key]) - 1))] = draw(values)
+        parent[key] = draw(values)
+    elif isinstance(parent[key], list) and parent[key]:
+        parent[key][draw(st.integers(0, len(parent[key]) - 1))] = draw(values)
     else:
-        del place[key]
+        del parent[key]
     return data
 
 

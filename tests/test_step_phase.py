@@ -167,7 +167,7 @@ def test_invalid_stored_phase_is_an_error(tmp_path: Path, demo_set: DemoSet) -> 
     assert text.count(r"\"phase\": 3") == 1
     for wrong in ("4", "-1", "2"):
         (data / "metadata.json").write_text(text.replace(r"\"phase\": 3", rf"\"phase\": {wrong}"))
-        with pytest.raises(DemonstrationError, match="mine-v0 is not a readable set of ours: "):
+        with pytest.raises(DemonstrationError, match="mine-v0 is not a readable demonstration set"):
             storage.load_episodes("mine-v0", description.spec, tmp_path)
 
 

@@ -135,12 +135,12 @@ def test_pixel_beyond_both_roundings_is_a_difference(
     game: Episode, roundings: dict[bool, np.ndarray], fused: bool
 ) -> None:
     planes, others = roundings[fused].copy(), roundings[not fused]
-    place = tuple(np.argwhere(planes != others)[0])
-    planes[place] += np.sign(
-        int(planes[place]) - int(others[place])
+    index = tuple(np.argwhere(planes != others)[0])
+    planes[index] += np.sign(
+        int(planes[index]) - int(others[index])
     )  # away from the other rounding
     audit = verify_episode(replace(game, planes=planes), BREAKOUT, EnvConfig())
-    assert audit.mismatch == f"step {place[0]}: 1 of 7056 values of the plane differ"
+    assert audit.mismatch == f"step {index[0]}: 1 of 7056 values of the plane differ"
 
 
 def balance(env: gymnasium.Env) -> Callable[[], int]:

@@ -148,7 +148,7 @@ def list_ids(root: Path | None = None) -> Iterator[str]:
 
 def _unreadable_error(name: str, error: Exception) -> DemonstrationError:
     reason = " ".join(f"{type(error).__name__}: {str(error)[:300]}".split())
-    return DemonstrationError(f"{name} is not a readable set of ours: {reason}")
+    return DemonstrationError(f"{name} is not a readable demonstration set: {reason}")
 
 
 def recorded_env_config(description: DemoSetDescription) -> EnvConfig:
