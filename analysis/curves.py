@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from lookfurther.errors import LookFurtherError
 from lookfurther.report.figure_style import LINE_COLOURS, TEXT_COLOUR, style_axes
 from lookfurther.report.learning_curve import MetricRows, MetricSeries, metric_series
-from lookfurther.training.metrics import atomic_replace, read_metrics
+from lookfurther.system.files import atomic_replace
+from lookfurther.training.metrics import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -27,13 +27,12 @@ from lookfurther import Agent
 from lookfurther.config import Config, replace
 from lookfurther.demos import catalog
 from lookfurther.demos.episode import Episode, best_episode_index
-from lookfurther.learner import Learner
 from lookfurther.losses import value_of_action
 from lookfurther.networks import make_network_builder
 from lookfurther.presets import preset
 from lookfurther.replay.mixture import ReplayMixture
-from lookfurther.training import hardware
-from lookfurther.training.build import build_expert_replay
+from lookfurther.training.build import build_expert_replay, build_learner
+from lookfurther.training.hardware import Hardware
 from lookfurther.training.updates import UpdateRunner
 from lookfurther.transforms import make_value_transform
 from lookfurther.types import Spec
@@ -93,15 +92,13 @@ def learn_from_demos(
 ) -> dict[str, Any]:
     """The same after updates on batches of demonstrations only."""
     torch.manual_seed(config.run.seed)
-    device, precision, compiled = hardware.configure_torch(config)
-    learner = Learner(
-        make_network_builder(config.network)(spec), config.learner, device, precision, compiled
-    )
-    replay = build_expert_replay(config, spec, episodes, device, config.run.seed)
+    hardware = Hardware.resolve(config)
+    learner = build_learner(config, make_network_builder(config.network)(spec), hardware)
+    replay = build_expert_replay(config, spec, episodes, hardware.device, config.run.seed)
     for batch in list(replay.iter_items(config.batch_size)):
         replay.update_priorities(batch.item, learner.compute_priority(batch))
     mixture = ReplayMixture(replay, None, config.batch_size, 0)
-    if compiled:
+    if hardware.is_compiled:
         mixture.compile()
     work, start = UpdateRunner(mixture, learner), time.perf_counter()
     while learner.updates < updates:

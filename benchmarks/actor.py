@@ -65,13 +65,15 @@ class ActingNetwork:
         from lookfurther.envs import make_envs
         from lookfurther.master_weights import MasterWeights
         from lookfurther.networks import make_network_builder
-        from lookfurther.training import hardware
         from lookfurther.training.actors import ActorGroup, ActorPool
+        from lookfurther.training.hardware import Hardware
 
         config = preset("apex-dqfd", env=GAME, actor__lanes=lanes, run__device="cpu")
         envs = make_envs(GAME, config.environment, lanes, seed=0, threads=cores)
-        _, precision, _ = hardware.configure_torch(config)
-        weights = MasterWeights(make_network_builder(config.network)(envs.spec), precision)
+        hardware = Hardware.resolve(config)
+        hardware.configure_torch()
+        network = make_network_builder(config.network)(envs.spec)
+        weights = MasterWeights(network, hardware.precision)
         self.lanes = lanes
         group = ActorGroup(envs, Actor(weights, envs.spec, config, range(lanes)))
         self.actor_pool = ActorPool([group], weights)

@@ -28,9 +28,10 @@ from lookfurther.master_weights import MasterWeights
 from lookfurther.networks import DuelingNetwork, make_network_builder
 from lookfurther.presets import preset
 from lookfurther.replay.prioritized import PrioritizedReplay
+from lookfurther.system.files import write_text
 from lookfurther.training.build import build_envs, build_training_envs
+from lookfurther.training.hardware import Hardware
 from lookfurther.training.launch_limit import MAX_AHEAD
-from lookfurther.training.run_dir import write_text
 from lookfurther.training.throughput import ThroughputBenchmark
 from lookfurther.training.updates import UpdateRunner
 from lookfurther.training.weight_sync import WeightSync
@@ -152,8 +153,9 @@ def check_replay_contents(config: Config, turns: int) -> dict[str, float]:
 
 def _replayed_differences(replay: PrioritizedReplay, config: Config) -> Iterator[SlotDifference]:
     """Slots that differ from what fresh emulators show."""
-    first = 0
-    for envs in build_training_envs(partial(build_envs, config.env, config), config):
+    first, groups = 0, Hardware.resolve(config).lane_groups
+    build_group = partial(build_envs, config.env, config)
+    for envs in build_training_envs(build_group, config.actor.lanes, groups):
         lanes = range(first, first := first + envs.lanes)
         with closing(envs):
             yield from _lane_differences(replay, lanes, envs)

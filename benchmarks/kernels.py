@@ -24,9 +24,8 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 
 from benchmarks.measure import add_json_option, format_table
-from lookfurther.system.cores import count_cores
-from lookfurther.system.processes import safe_import_path
-from lookfurther.training.run_dir import write_text
+from lookfurther.system.files import write_text
+from lookfurther.system.processes import count_cores, safe_import_path
 
 IMAGES, SCALE = 512, 1 / 255
 REPEATS, GRAPHS = 20, 5

@@ -22,8 +22,8 @@ import torch
 
 from lookfurther.cli.parsing import check_writable
 from lookfurther.errors import ConfigError
+from lookfurther.system.files import write_text
 from lookfurther.system.processes import safe_import_path
-from lookfurther.training.run_dir import write_text
 
 REPOSITORY_ROOT = Path(__file__).parents[1]
 

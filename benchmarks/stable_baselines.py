@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lookfurther.config import NetworkConfig
 from lookfurther.networks import make_network_builder
-from lookfurther.system.cores import count_cores
+from lookfurther.system.processes import count_cores
 from lookfurther.types import Spec
 
 ACTIONS = 18

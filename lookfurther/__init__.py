@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lookfurther.errors import LookFurtherError
     from lookfurther.evaluation.evaluate import evaluate
     from lookfurther.presets import preset
-    from lookfurther.training.loop import Summary
+    from lookfurther.training.run import Summary
     from lookfurther.training.train import train
     from lookfurther.types import Spec
 
@@ -34,7 +34,7 @@ _MODULE_OF = {
     "Config": "lookfurther.config",
     "LookFurtherError": "lookfurther.errors",
     "Spec": "lookfurther.types",
-    "Summary": "lookfurther.training.loop",
+    "Summary": "lookfurther.training.run",
     "evaluate": "lookfurther.evaluation.evaluate",
     "preset": "lookfurther.presets",
     "replace": "lookfurther.config",

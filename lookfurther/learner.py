@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -191,7 +191,7 @@ class Learner:
             "adam": self.adam.state(),
         }
 
-    def load_state(self, state: dict[str, dict[str, Tensor]], updates: int) -> None:
+    def load_state(self, state: Mapping[str, dict[str, Tensor]], updates: int) -> None:
         """Restore what `state` returned."""
         self.online_weights.load_state_dict(state["weights"])
         self.target_weights.load_state_dict(state["target"])

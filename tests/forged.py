@@ -1,4 +1,4 @@
-"""Run folders as somebody else could have written them: whole, hashed, and with any content."""
+"""Forged run folders: complete, with valid hashes, and with any content."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from lookfurther.config import Config, to_json
 from lookfurther.networks import make_network_builder
 from lookfurther.presets import preset
 from lookfurther.training import checkpoint
+from lookfurther.training.checkpoint_manifest import MANIFEST_FILE, METADATA_FILE
 from lookfurther.types import Spec
 
 CARTPOLE = Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)
@@ -24,7 +25,7 @@ def cartpole_config(**changes: Any) -> Config:
 
 
 def checkpoint_metadata(config: Config) -> dict[str, Any]:
-    """What a sound checkpoint of CartPole says."""
+    """The metadata of a valid checkpoint of CartPole."""
     return {
         "step": 100,
         "updates": 3,
@@ -35,13 +36,13 @@ def checkpoint_metadata(config: Config) -> dict[str, Any]:
 
 
 def write_checkpoint(folder: Path, metadata: dict[str, Any]) -> Path:
-    """A checkpoint with the weights of an untrained network and these facts."""
+    """A checkpoint with the weights of an untrained network and this metadata."""
     weights = {"weights": dict(make_network_builder(Config().network)(CARTPOLE).state_dict())}
     return checkpoint.save(folder / "best", 100, weights, metadata, keep=1)
 
 
 def write_run(folder: Path, config: Config, **changes: Any) -> Path:
-    """A run folder; `changes` replace facts of its checkpoint."""
+    """A run folder; `changes` replace metadata of its checkpoint."""
     write_checkpoint(folder, checkpoint_metadata(config) | changes)
     (folder / "config.json").write_text(to_json(config))
     (folder / "metrics.jsonl").write_text(json.dumps(METRICS_ROW) + "\n")
@@ -49,12 +50,12 @@ def write_run(folder: Path, config: Config, **changes: Any) -> Path:
 
 
 def replace_metadata(path: Path, text: str) -> None:
-    """Replace the facts of a checkpoint by any text, with sizes and hashes that are right."""
-    (path / checkpoint.METADATA_FILE).write_text(text)
+    """Replace the metadata of a checkpoint by any text, with the right sizes and hashes."""
+    (path / METADATA_FILE).write_text(text)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    _, body = (path / checkpoint.MANIFEST_FILE).read_text().split("\n", 1)
+    _, body = (path / MANIFEST_FILE).read_text().split("\n", 1)
     manifest = json.loads(body)
-    manifest["files"][checkpoint.METADATA_FILE] = {"size": len(text.encode()), "sha256": digest}
+    manifest["files"][METADATA_FILE] = {"size": len(text.encode()), "sha256": digest}
     body = json.dumps(manifest)
-    seal = hashlib.sha256(body.encode()).hexdigest()
-    (path / checkpoint.MANIFEST_FILE).write_text(f"{seal}\n{body}")
+    body_hash = hashlib.sha256(body.encode()).hexdigest()
+    (path / MANIFEST_FILE).write_text(f"{body_hash}\n{body}")

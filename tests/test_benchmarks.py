@@ -19,7 +19,7 @@ from lookfurther.demos import storage
 from lookfurther.demos.episode import InputLog
 from lookfurther.demos.playback import episode_from_log
 from lookfurther.envs import get_spec
-from lookfurther.training import loop
+from lookfurther.training import run
 from lookfurther.training.metrics import TrainingClock
 from tests.test_docs import COMMANDS
 
@@ -89,7 +89,7 @@ def started(words: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
     # Training is limited in seconds: here of a clock that gains 20 ms at each reading.
     readings = itertools.count(0.0, 0.02)
     monkeypatch.setattr(
-        loop, "TrainingClock", lambda spent=0.0: TrainingClock(spent, lambda: next(readings))
+        run, "TrainingClock", lambda spent=0.0: TrainingClock(spent, lambda: next(readings))
     )
     module.main()
     return json.loads(Path("figures.json").read_text()) if "figures.json" in words else {}

@@ -1,4 +1,4 @@
-"""A container's limits count as the machine's, read from folders such as Linux shows them."""
+"""A container's limits on cores and memory, read from folders like those of Linux."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lookfurther.system import cgroups
-from lookfurther.system.cores import count_cores
+from lookfurther.system.processes import count_cores
 from lookfurther.training import hardware
 
 GIB = 2**30
@@ -17,7 +17,7 @@ NO_LIMIT_V1 = 9223372036854771712
 
 
 def write_machine(root: Path, groups: str, files: dict[str, str], available_gib: int = 64) -> Path:
-    """A root folder with this process's groups, files below the mount, and the free memory."""
+    """Write a root folder with this process's groups, control group files and free memory."""
     proc = {"proc/self/cgroup": groups, "proc/meminfo": f"MemAvailable: {available_gib << 20} kB\n"}
     mounted = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     for name, text in (proc | mounted).items():
@@ -26,7 +26,7 @@ def write_machine(root: Path, groups: str, files: dict[str, str], available_gib:
     return root
 
 
-# quota in microseconds of a period of 100 ms -> whole cores, of 8 that are there
+# Quota in microseconds per period of 100 ms -> cores, of 8 on the machine.
 CORES_BY_QUOTA = {
     "max": 8,
     "1000": 1,
@@ -40,7 +40,7 @@ CORES_BY_QUOTA = {
 
 @pytest.mark.parametrize(("quota", "expected"), CORES_BY_QUOTA.items())
 @pytest.mark.parametrize("version", [1, 2])
-def test_cores_follow_the_quota_of_the_container(
+def test_core_count_follows_container_quota(
     version: int, quota: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
@@ -55,7 +55,7 @@ def test_cores_follow_the_quota_of_the_container(
     assert count_cores(root) == expected
 
 
-def test_cores_follow_the_affinity_where_it_is_smaller(
+def test_core_count_follows_smaller_affinity(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {5, 7}, raising=False)
@@ -63,7 +63,7 @@ def test_cores_follow_the_affinity_where_it_is_smaller(
 
 
 @pytest.mark.parametrize("tightest", ["", "slice/", "slice/box/"])
-def test_the_smallest_limit_on_the_path_counts(tightest: str, tmp_path: Path) -> None:
+def test_smallest_limit_on_path_applies(tightest: str, tmp_path: Path) -> None:
     files = {"other/cpu.max": "1000 100000", "other/memory.max": "1"}  # not on the path
     for group in ("", "slice/", "slice/box/"):
         files[f"{group}cpu.max"] = "250000 100000" if group == tightest else "400000 100000"
@@ -74,8 +74,8 @@ def test_the_smallest_limit_on_the_path_counts(tightest: str, tmp_path: Path) ->
     assert cgroups.memory_below_limit(root) == 2 * GIB - GIB // 2
 
 
-def test_a_container_that_sees_its_own_group_at_the_mount_is_limited(tmp_path: Path) -> None:
-    """The path of version 1 is the host's, which the container does not see; ".." is outside."""
+def test_container_group_at_mount_is_limited(tmp_path: Path) -> None:
+    """Version 1 gives the host's path, which the container cannot open; ".." is outside."""
     files = {
         "cpu/cpu.cfs_quota_us": "300000",
         "cpu/cpu.cfs_period_us": "100000",
@@ -88,7 +88,7 @@ def test_a_container_that_sees_its_own_group_at_the_mount_is_limited(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["inactive_file", "total_inactive_file"])
-def test_memory_of_cached_files_counts_as_free(name: str, tmp_path: Path) -> None:
+def test_inactive_file_cache_counts_as_free(name: str, tmp_path: Path) -> None:
     files = {
         "memory.max": str(4 * GIB),
         "memory.current": str(3 * GIB),
@@ -97,7 +97,7 @@ def test_memory_of_cached_files_counts_as_free(name: str, tmp_path: Path) -> Non
     assert cgroups.memory_below_limit(write_machine(tmp_path, "0::/\n", files)) == 3 * GIB
 
 
-def test_no_limit_leaves_what_the_machine_has(tmp_path: Path) -> None:
+def test_without_limit_machine_memory_counts(tmp_path: Path) -> None:
     cpu = torch.device("cpu")
     none = write_machine(tmp_path / "none", "", {})
     assert cgroups.cpu_limit(none) is None
@@ -110,7 +110,7 @@ def test_no_limit_leaves_what_the_machine_has(tmp_path: Path) -> None:
         assert hardware.available_memory(cpu, root) == 64 * GIB
 
 
-def test_memory_left_is_that_of_the_container(tmp_path: Path) -> None:
+def test_available_memory_is_container_limit(tmp_path: Path) -> None:
     root = write_machine(tmp_path, "0::/box\n", {"box/memory.max": str(2 * GIB)})
     assert hardware.available_memory(torch.device("cpu"), root) == 2 * GIB
     small = write_machine(

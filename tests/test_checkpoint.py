@@ -1,4 +1,4 @@
-"""A checkpoint is whole or absent, whatever happens to it (F5 to F9, F12, F18, F19)."""
+"""Checkpoints are complete or absent after kills, full disks, damaged files and signals."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -28,15 +29,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lookfurther.errors import CheckpointError
-from lookfurther.training import checkpoint, serialization
+from lookfurther.system import files
+from lookfurther.training import checkpoint, checkpoint_manifest, serialization
 from lookfurther.training.checkpoint import (
     load,
     load_best,
     load_newest,
     save,
     save_and_remove_others,
-    verify_hashes,
 )
+from lookfurther.training.checkpoint_manifest import verify_hashes
 from lookfurther.training.signals import StopSignals
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +47,7 @@ Files = dict[str, dict[str, Tensor]]
 
 
 def build_files(step: int, size: int = 500) -> Files:
-    """Two parts whose content tells the step."""
+    """Two parts whose content depends on the step."""
     return {
         "learner": {"w": torch.full((size // 4,), float(step)), "b": torch.tensor(step)},
         "agent_replay": {"plane": torch.full((size,), step % 256, dtype=torch.uint8)},
@@ -57,20 +59,21 @@ def save_step(folder: Path, step: int, keep: int = 2, size: int = 500) -> Path:
 
 
 def list_steps(folder: Path) -> list[int]:
-    """The published steps; anything else in the folder must be hidden."""
+    """The saved steps; anything else in the folder must be hidden."""
     return sorted(int(p.name.removeprefix("step_")) for p in folder.glob("[!.]*"))
 
 
 def list_leftovers(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.glob(".*"))
+    """The names of temporary folders, without process ids."""
+    return sorted(re.sub(r"\.\d+$", "", p.name) for p in folder.glob(".*"))
 
 
 def is_checkpoint_of(saved: checkpoint.Checkpoint | None, step: int) -> bool:
-    """Whether every tensor of a checkpoint is that of `some_files(step)`."""
+    """Whether a checkpoint has exactly the tensors of `build_files(step)`."""
     assert saved is not None
-    wanted = build_files(step)
-    assert saved.files.keys() == wanted.keys()
-    for part, tensors in wanted.items():
+    expected = build_files(step)
+    assert saved.files.keys() == expected.keys()
+    for part, tensors in expected.items():
         assert saved.files[part].keys() == tensors.keys()
         assert all(torch.equal(saved.files[part][k], v) for k, v in tensors.items())
     return saved.metadata == {"step": step}
@@ -79,7 +82,7 @@ def is_checkpoint_of(saved: checkpoint.Checkpoint | None, step: int) -> bool:
 def run_in_subprocess(
     function: Callable[..., None], *arguments: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a function of this file in a process of its own."""
+    """Run a function of this file in another process."""
     call = f"from {__name__} import {function.__name__} as f; f(*{arguments!r})"
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.run(
@@ -87,7 +90,7 @@ def run_in_subprocess(
     )
 
 
-# What is saved is what is loaded
+# Round trip
 
 DTYPES = [
     torch.float64,
@@ -105,7 +108,7 @@ DTYPES = [
 
 @st.composite
 def tensors(draw: st.DrawFn) -> Tensor:
-    """Any dtype, any shape (also scalar and empty), any bytes, not always contiguous."""
+    """Any dtype, any shape (also scalar and empty), any bytes, sometimes not contiguous."""
     dtype = draw(st.sampled_from(DTYPES))
     shape = draw(st.lists(st.integers(0, 4), max_size=3))
     values, size = 2 if dtype is torch.bool else 256, math.prod(shape) * dtype.itemsize
@@ -116,7 +119,7 @@ def tensors(draw: st.DrawFn) -> Tensor:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Equality that holds for NaN as well."""
+    """Equality that also holds for NaN."""
     bits = [t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
     return a.dtype == b.dtype and a.shape == b.shape and torch.equal(*bits)
 
@@ -129,30 +132,30 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
         max_size=3,
     )
 )
-def test_round_trip(files: Files) -> None:
-    facts = {"step": 7, "nested": {"list": [1, 2.5, None, "ü"]}}
+def test_save_load_round_trip(files: Files) -> None:
+    metadata = {"step": 7, "nested": {"list": [1, 2.5, None, "ü"]}}
     with tempfile.TemporaryDirectory() as folder:
-        path = save(Path(folder), 7, files, facts, 1)
+        path = save(Path(folder), 7, files, metadata, 1)
         saved = load(path)
         assert path.name == "step_000000000007"
         assert saved.path == path
-        assert saved.metadata == facts
+        assert saved.metadata == metadata
         assert saved.files.keys() == files.keys()
-        for part, wanted in files.items():
-            assert saved.files[part].keys() == wanted.keys()
-            for name, tensor in wanted.items():
+        for part, expected in files.items():
+            assert saved.files[part].keys() == expected.keys()
+            for name, tensor in expected.items():
                 assert same_bits(saved.files[part][name], tensor)
 
 
-def test_a_file_is_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensor_file_is_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serialization, "PIECE_BYTES", 7)
     path = save_step(tmp_path, 3)
     assert is_checkpoint_of(load(path), 3)
     assert torch.equal(load_file(path / "learner.safetensors")["b"], torch.tensor(3))
 
 
-def test_every_tensor_is_aligned(tmp_path: Path) -> None:
-    """Mapped into memory, an element must not start between two multiples of its size."""
+def test_tensor_offsets_are_aligned(tmp_path: Path) -> None:
+    """Each element starts at a multiple of its size, so that the file can be memory-mapped."""
     narrow, wide = torch.ones(3, dtype=torch.uint8), torch.ones(2, dtype=torch.float64)
     path = save(tmp_path, 1, {"rng": {"a": narrow, "b": wide, "c": narrow}}, {}, 1)
     data = (path / "rng.safetensors").read_bytes()
@@ -163,39 +166,39 @@ def test_every_tensor_is_aligned(tmp_path: Path) -> None:
 
 
 def save_large(folder: str) -> None:
-    """Growth of the peak of memory while 256 MiB are saved, in MiB."""
+    """Print the growth of the peak memory while 256 MiB are saved, in MiB."""
     files = {"agent_replay": {"plane": torch.ones(1 << 28, dtype=torch.uint8)}}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     save(Path(folder), 1, files, {}, 1)
     print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 
 
-def test_a_large_tensor_is_not_copied(tmp_path: Path) -> None:
+def test_large_tensor_is_not_copied(tmp_path: Path) -> None:
     answer = run_in_subprocess(save_large, str(tmp_path))
     assert answer.returncode == 0, answer.stderr
     assert int(answer.stdout) < 32
 
 
 @pytest.mark.parametrize("part", ["../learner", "a/b", "", "a.b"])
-def test_a_part_cannot_leave_the_folder(tmp_path: Path, part: str) -> None:
+def test_part_name_with_path_is_refused(tmp_path: Path, part: str) -> None:
     with pytest.raises(ValueError, match="cannot name a file"):
         save(tmp_path / "c", 1, {part: {}}, {}, 1)
     assert os.listdir(tmp_path) == ["c"]
     assert os.listdir(tmp_path / "c") == []
 
 
-@pytest.mark.parametrize("fact", [float("nan"), float("inf"), object()])
-def test_facts_are_json(tmp_path: Path, fact: object) -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
+def test_metadata_must_be_json(tmp_path: Path, value: object) -> None:
     with pytest.raises((ValueError, TypeError)):
-        save(tmp_path, 1, {}, {"x": fact}, 1)
+        save(tmp_path, 1, {}, {"x": value}, 1)
     assert os.listdir(tmp_path) == []
 
 
-# Which ones are kept, and which one is taken
+# Which checkpoints are kept, and which one is loaded
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
-def test_the_newest_are_kept(tmp_path: Path, keep: int) -> None:
+def test_save_keeps_newest_checkpoints(tmp_path: Path, keep: int) -> None:
     for step in (5, 999_999_999_999, 1_000_000_000_000, 1_000_000_000_001):
         save_step(tmp_path, step, keep)
     last = [999_999_999_999, 1_000_000_000_000, 1_000_000_000_001][-keep:]
@@ -203,7 +206,7 @@ def test_the_newest_are_kept(tmp_path: Path, keep: int) -> None:
     assert is_checkpoint_of(load_newest(tmp_path)[0], 1_000_000_000_001)
 
 
-def test_a_broken_one_does_not_count_as_kept(tmp_path: Path) -> None:
+def test_broken_checkpoint_does_not_count_as_kept(tmp_path: Path) -> None:
     save_step(tmp_path, 1)
     (save_step(tmp_path, 2) / "facts.json").write_bytes(b"")
     save_step(tmp_path, 3)
@@ -212,7 +215,7 @@ def test_a_broken_one_does_not_count_as_kept(tmp_path: Path) -> None:
     assert list_steps(tmp_path) == [3, 4]
 
 
-def test_going_on_behind_a_broken_one_keeps_what_is_saved(tmp_path: Path) -> None:
+def test_save_before_broken_checkpoint_is_kept(tmp_path: Path) -> None:
     save_step(tmp_path, 1)
     flip_bit(save_step(tmp_path, 9) / "agent_replay.safetensors", 3000)
     save_step(tmp_path, 2, keep=1)
@@ -226,21 +229,21 @@ def test_going_on_behind_a_broken_one_keeps_what_is_saved(tmp_path: Path) -> Non
     assert is_checkpoint_of(load_newest(tmp_path)[0], 9)
 
 
-def test_a_sound_step_is_not_written_again(tmp_path: Path) -> None:
+def test_valid_step_is_not_written_again(tmp_path: Path) -> None:
     path = save_step(tmp_path, 1)
     inode = (path / "manifest.json").stat().st_ino
     assert save_step(tmp_path, 1) == path
     assert (path / "manifest.json").stat().st_ino == inode
 
 
-def test_no_checkpoint_at_all(tmp_path: Path) -> None:
+def test_load_newest_without_checkpoints_returns_none(tmp_path: Path) -> None:
     assert load_newest(tmp_path) == (None, [])
     assert load_newest(tmp_path / "never") == (None, [])
     with pytest.raises(CheckpointError, match="never"):
         load(tmp_path / "never")
 
 
-# F8, F9, F12: altered files
+# Damaged and forged files
 
 
 def flip_bit(path: Path, bit: int) -> None:
@@ -250,7 +253,7 @@ def flip_bit(path: Path, bit: int) -> None:
 
 
 def edit_manifest(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
-    """Alter a manifest and make it vouch for itself again, as an attacker would."""
+    """Edit a manifest and update its hash, as an attacker would."""
     manifest = json.loads((path / "manifest.json").read_text().partition("\n")[2])
     edit(manifest)
     body = json.dumps(manifest)
@@ -259,28 +262,28 @@ def edit_manifest(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
 
 @pytest.mark.parametrize("name", ["agent_replay.safetensors", "facts.json", "manifest.json"])
 @pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.999])
-def test_a_cut_file_is_refused_and_the_previous_checkpoint_used(
+def test_truncated_file_falls_back_to_previous_checkpoint(
     tmp_path: Path, name: str, share: float
 ) -> None:
     save_step(tmp_path, 1)
     file = save_step(tmp_path, 2) / name
-    whole = file.stat().st_size
-    size = int(share * whole)
+    full_size = file.stat().st_size
+    size = int(share * full_size)
     os.truncate(file, size)
     saved, reasons = load_newest(tmp_path)
     assert is_checkpoint_of(saved, 1)
-    fault = "cut or altered" if name == "manifest.json" else f"cut: {size} of {whole} bytes"
+    fault = "cut or altered" if name == "manifest.json" else f"cut: {size} of {full_size} bytes"
     assert [fault in r and name in r and "step_000000000002" in r for r in reasons] == [True]
     shutil.rmtree(tmp_path / "step_000000000001")
     with pytest.raises(CheckpointError, match=f"no sound checkpoint.*{name}"):
         load_newest(tmp_path)
 
 
-def test_a_flipped_bit_is_detected_at_200_of_200_places(tmp_path: Path) -> None:
-    path, random_place = save_step(tmp_path, 1), random.Random(0)
+def test_flipped_bit_is_detected(tmp_path: Path) -> None:
+    path, rng = save_step(tmp_path, 1), random.Random(0)
     for _ in range(200):
-        file = random_place.choice(sorted(path.iterdir()))
-        bit = random_place.randrange(8 * file.stat().st_size)
+        file = rng.choice(sorted(path.iterdir()))
+        bit = rng.randrange(8 * file.stat().st_size)
         flip_bit(file, bit)
         for read in (verify_hashes, load):
             with pytest.raises(CheckpointError, match=rf"{file.name} is .*altered \(SHA-256\)"):
@@ -289,7 +292,7 @@ def test_a_flipped_bit_is_detected_at_200_of_200_places(tmp_path: Path) -> None:
     assert is_checkpoint_of(load(path), 1)
 
 
-def test_every_bit_of_the_manifest_is_guarded(tmp_path: Path) -> None:
+def test_flipped_manifest_bit_is_detected(tmp_path: Path) -> None:
     path = save_step(tmp_path, 1)
     for bit in range(8 * (path / "manifest.json").stat().st_size):
         flip_bit(path / "manifest.json", bit)
@@ -298,7 +301,7 @@ def test_every_bit_of_the_manifest_is_guarded(tmp_path: Path) -> None:
         flip_bit(path / "manifest.json", bit)
 
 
-def test_missing_and_strange_files_are_refused(tmp_path: Path) -> None:
+def test_missing_or_extra_file_is_refused(tmp_path: Path) -> None:
     path = save_step(tmp_path, 1)
     (path / "extra").touch()
     with pytest.raises(CheckpointError, match="extra does not belong"):
@@ -315,7 +318,7 @@ def test_missing_and_strange_files_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda p: os.symlink("/dev/zero", p)])
-def test_only_plain_files_are_opened(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_special_files_are_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
     path = save_step(tmp_path, 1)
     for name in ("learner.safetensors", "manifest.json"):
         (path / name).unlink()
@@ -331,15 +334,18 @@ def test_only_plain_files_are_opened(tmp_path: Path, make: Callable[[Path], None
         (lambda m: m.pop("format"), "is not a manifest"),
         (lambda m: m["files"].pop("facts.json"), "is not a manifest"),
         (lambda m: m.update(files=[]), "is not a manifest"),
-        (lambda m: m["files"].update({"../x.safetensors": {"size": 0, "sha256": ""}}), "unfit.*x"),
-        (lambda m: m["files"].update({"/x.safetensors": {"size": 0, "sha256": ""}}), "unfit.*x"),
-        (lambda m: m["files"].update({"x.pickle": {"size": 0, "sha256": ""}}), "unfit.*pickle"),
-        (lambda m: m["files"]["facts.json"].update(size="1"), "unfit.*facts"),
-        (lambda m: m["files"].update({"facts.json": None}), "unfit.*facts"),
+        (
+            lambda m: m["files"].update({"../x.safetensors": {"size": 0, "sha256": ""}}),
+            "invalid.*x",
+        ),
+        (lambda m: m["files"].update({"/x.safetensors": {"size": 0, "sha256": ""}}), "invalid.*x"),
+        (lambda m: m["files"].update({"x.pickle": {"size": 0, "sha256": ""}}), "invalid.*pickle"),
+        (lambda m: m["files"]["facts.json"].update(size="1"), "invalid.*facts"),
+        (lambda m: m["files"].update({"facts.json": None}), "invalid.*facts"),
         (lambda m: m["files"].update({"y.safetensors": {"size": 0, "sha256": ""}}), "y.*missing"),
     ],
 )
-def test_a_forged_manifest_is_refused(
+def test_forged_manifest_is_refused(
     tmp_path: Path, change: Callable[[dict[str, Any]], object], reason: str
 ) -> None:
     path = save_step(tmp_path, 1)
@@ -354,7 +360,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def replace_file(path: Path, name: str, content: bytes) -> None:
-    """Replace a file, and vouch for it."""
+    """Replace a file and update its hash."""
     (path / name).write_bytes(content)
     entry = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     edit_manifest(path, lambda manifest: manifest["files"].update({name: entry}))
@@ -362,14 +368,14 @@ def replace_file(path: Path, name: str, content: bytes) -> None:
 
 @st.composite
 def mangled_bytes(draw: st.DrawFn, source: bytes) -> bytes:
-    """Some bytes of a file replaced by others: anything from a tweak to noise."""
+    """A file with some bytes replaced by others: from one byte to all of them."""
     start, end = sorted(draw(st.tuples(*[st.integers(0, len(source))] * 2)))
     return source[:start] + draw(st.binary(max_size=40)) + source[end:]
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.data(), st.sampled_from(["learner.safetensors", "facts.json", "manifest.json"]))
-def test_fuzzed_bytes_raise_our_error_or_nothing(
+def test_fuzzed_file_raises_only_checkpoint_error(
     sample: Path, data: st.DataObject, name: str
 ) -> None:
     original = (sample / name).read_bytes()
@@ -398,7 +404,7 @@ def test_fuzzed_bytes_raise_our_error_or_nothing(
         ("learner.safetensors", (2**62).to_bytes(8, "little") + b"{}"),
     ],
 )
-def test_a_vouched_for_but_hostile_file_is_refused(
+def test_hostile_file_with_valid_hash_is_refused(
     sample: Path, tmp_path: Path, name: str, content: bytes
 ) -> None:
     path = Path(shutil.copytree(sample, tmp_path / "copy"))
@@ -407,15 +413,19 @@ def test_a_vouched_for_but_hostile_file_is_refused(
         load(path)
 
 
-# F5, F6: killed while saving
+# Kills while saving
+
+
+# The modules that a save executes.
+SAVING_MODULES = {module.__file__ for module in (checkpoint, checkpoint_manifest, files)}
 
 
 def act_at_line(number: int, act: Callable[[], None]) -> None:
-    """Act before the number-th line that the module of checkpoints runs from now on."""
+    """Act before the number-th line that the modules of checkpoints execute from now on."""
     count = iter(range(1, sys.maxsize))
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename != checkpoint.__file__:
+        if frame.f_code.co_filename not in SAVING_MODULES:
             return None
         if event == "line" and next(count) == number:
             act()
@@ -430,10 +440,10 @@ def save_until_killed(folder: Path, step: int) -> None:
 
 
 def kill_at_random_times(root: str, kills: int) -> None:
-    """Kill a process in its save loop again and again; report (newest step, interrupted saves)."""
-    folder, chance, reached, interrupted = Path(root), random.Random(5), 0, 0
+    """Kill a process in its save loop repeatedly; print (newest step, interrupted saves)."""
+    folder, rng, reached, interrupted = Path(root), random.Random(5), 0, 0
     for _ in range(kills):
-        line = chance.randrange(1_000)  # a save takes about 300
+        line = rng.randrange(1_000)  # a save takes about 300
         if (child := os.fork()) == 0:
             act_at_line(line + 1, lambda: os.kill(os.getpid(), signal.SIGKILL))
             save_until_killed(folder, reached)
@@ -449,8 +459,8 @@ def kill_at_random_times(root: str, kills: int) -> None:
     print(reached, interrupted)
 
 
-def test_kills_at_random_leave_every_checkpoint_sound(tmp_path: Path) -> None:
-    """At lines that a seed decides, in the first few saves of a process."""
+def test_random_kills_leave_checkpoints_valid(tmp_path: Path) -> None:
+    """The kills are at random lines of the first few saves of a process."""
     answer = run_in_subprocess(kill_at_random_times, str(tmp_path), 25)
     assert answer.returncode == 0, answer.stderr
     reached, interrupted = map(int, answer.stdout.split())
@@ -473,12 +483,12 @@ def act_at_call(number: int, act: Callable[[], None]) -> None:
 
         return call
 
-    for name in ("mkdir", "fsync", "rename", "unlink", "rmdir"):
+    for name in ("mkdir", "fsync", "replace", "rename", "unlink", "rmdir"):
         setattr(os, name, watched(getattr(os, name)))
 
 
 def save_and_act_at_call(root: str, number: int) -> None:
-    """A folder for each stage of a save in which a signal came, as the saving process left it."""
+    """Save once per stage with a signal at that stage; each folder stays as it was left."""
     before = Path(root) / "before"
     save_step(before, 1)
     save_step(before, 2)
@@ -495,7 +505,7 @@ def save_and_act_at_call(root: str, number: int) -> None:
             return
 
 
-def test_a_kill_at_any_stage_leaves_every_checkpoint_sound(tmp_path: Path) -> None:
+def test_kill_at_any_stage_leaves_checkpoints_valid(tmp_path: Path) -> None:
     answer = run_in_subprocess(save_and_act_at_call, str(tmp_path), int(signal.SIGKILL))
     assert answer.returncode == 0, answer.stderr
     assert set(answer.stdout.split()[:-1]) == {"-9"}
@@ -528,7 +538,7 @@ def save_best(folder: Path, step: int, score: float) -> Path:
 
 
 def load_best_score(folder: Path) -> float:
-    """The score of the best checkpoint, whose content must be that of the score."""
+    """The score of the best checkpoint, whose content must belong to the score."""
     saved, _ = load_best(folder)
     assert saved is not None
     assert saved.files["learner"]["b"] == int(saved.metadata["score"])
@@ -536,9 +546,7 @@ def load_best_score(folder: Path) -> float:
 
 
 @pytest.mark.parametrize("step", [3, 7, 9])
-def test_the_better_checkpoint_replaces_the_other_whatever_their_steps(
-    tmp_path: Path, step: int
-) -> None:
+def test_better_checkpoint_replaces_other_at_any_step(tmp_path: Path, step: int) -> None:
     save_best(tmp_path, 7, 1.0)
     save_best(tmp_path, step, 2.0)
     assert load_best_score(tmp_path) == 2.0
@@ -548,7 +556,7 @@ def test_the_better_checkpoint_replaces_the_other_whatever_their_steps(
     assert list_steps(tmp_path) == [step]
 
 
-def test_the_best_checkpoint_is_the_one_with_the_highest_score(tmp_path: Path) -> None:
+def test_load_best_returns_highest_score(tmp_path: Path) -> None:
     for step, score in ((1, 2.0), (2, 5.0), (3, 4.0), (4, 5.0)):
         save(tmp_path, step, build_files(int(score)), {"score": score}, keep=9)
     save(tmp_path, 5, build_files(5), {"step": 5}, keep=9)  # without a score
@@ -562,7 +570,7 @@ def test_the_best_checkpoint_is_the_one_with_the_highest_score(tmp_path: Path) -
 
 
 def save_best_and_kill_at_calls(root: str) -> None:
-    """A folder for each stage, at which the process was killed, of a save over the same step."""
+    """Save over the same step once per stage, killed at that stage, each in its own folder."""
     for call in range(1, sys.maxsize):
         folder = Path(root) / f"{call:03d}"
         save_best(folder, 7, 1.0)
@@ -574,7 +582,7 @@ def save_best_and_kill_at_calls(root: str) -> None:
             return
 
 
-def test_a_kill_at_any_stage_leaves_the_best_or_the_second_best(tmp_path: Path) -> None:
+def test_kill_during_best_save_leaves_old_or_new(tmp_path: Path) -> None:
     answer = run_in_subprocess(save_best_and_kill_at_calls, str(tmp_path))
     assert answer.returncode == 0, answer.stderr
     scores = [load_best_score(folder) for folder in sorted(tmp_path.iterdir())]
@@ -582,11 +590,11 @@ def test_a_kill_at_any_stage_leaves_the_best_or_the_second_best(tmp_path: Path) 
     assert set(scores) == {1.0, 2.0}
 
 
-# F7: the disk is full
+# Full disks
 
 
 def save_on_full_disk(root: str) -> None:
-    """A kernel that refuses to write more than so many bytes, in the middle of a file."""
+    """Save with a limit on file sizes, which a write exceeds in the middle of a file."""
     folder, (_, hard) = Path(root), resource.getrlimit(resource.RLIMIT_FSIZE)
     save_step(folder, 1)
     for limit in (0, 300, 3_000, 90_000):
@@ -604,7 +612,7 @@ def save_on_full_disk(root: str) -> None:
     assert is_checkpoint_of(load_newest(folder)[0], 2)
 
 
-def test_a_full_disk_costs_one_checkpoint_and_no_more(tmp_path: Path) -> None:
+def test_full_disk_loses_only_new_checkpoint(tmp_path: Path) -> None:
     answer = run_in_subprocess(save_on_full_disk, str(tmp_path))
     assert answer.returncode == 0, answer.stderr
 
@@ -627,22 +635,22 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
 
 
 @pytest.mark.parametrize(
-    ("name", "number", "published"),
+    ("name", "number", "saved_steps"),
     [
         *[("fsync", n, [1, 2]) for n in range(1, 6)],  # four files and their folder
         ("fsync", 6, [1, 2, 3]),  # the parent
-        ("mkdir", 2, [1, 2]),
-        ("rename", 1, [1, 2]),
-        ("rename", 2, [1, 2, 3]),
+        ("mkdir", 3, [1, 2]),
+        ("replace", 1, [1, 2]),
+        ("rename", 1, [1, 2, 3]),  # the removal of an old one
     ],
 )
-def test_a_refused_call_leaves_no_trace(
+def test_failed_system_call_leaves_no_temporary_files(
     tmp_path: Path,
     refusing: Callable[[str, int], None],
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     number: int,
-    published: list[int],
+    saved_steps: list[int],
 ) -> None:
     save_step(tmp_path, 1)
     save_step(tmp_path, 2)
@@ -650,17 +658,17 @@ def test_a_refused_call_leaves_no_trace(
     with pytest.raises(CheckpointError, match="No space left on device"):
         save_step(tmp_path, 3)
     monkeypatch.undo()
-    assert list_steps(tmp_path) == published
+    assert list_steps(tmp_path) == saved_steps
     assert list_leftovers(tmp_path) == []
-    assert is_checkpoint_of(load_newest(tmp_path)[0], published[-1])
+    assert is_checkpoint_of(load_newest(tmp_path)[0], saved_steps[-1])
     save_step(tmp_path, 4)
     assert is_checkpoint_of(load_newest(tmp_path)[0], 4)
 
 
-# F18, F19: signals
+# Signals
 
 
-def test_a_save_completes_although_interrupted_at_any_stage(tmp_path: Path) -> None:
+def test_save_completes_after_sigint_at_any_stage(tmp_path: Path) -> None:
     answer = run_in_subprocess(save_and_act_at_call, str(tmp_path), int(signal.SIGINT))
     assert answer.returncode == 0, answer.stderr
     assert set(answer.stdout.split()[:-1]) == {"10"}
@@ -670,35 +678,35 @@ def test_a_save_completes_although_interrupted_at_any_stage(tmp_path: Path) -> N
         assert is_checkpoint_of(load_newest(folder)[0], 3)
 
 
-def save_until_stopped() -> None:
+def receive_two_signals() -> None:
     with StopSignals() as signals:
         os.kill(os.getpid(), signal.SIGTERM)
         assert signals.received_signal == "SIGTERM"
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_second_signal_ends_the_process_at_once() -> None:
+def test_second_signal_exits_immediately() -> None:
     if (child := os.fork()) == 0:
         try:
-            save_until_stopped()
+            receive_two_signals()
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGINT
 
 
-def test_the_former_handlers_come_back() -> None:
+def test_stop_signals_restore_previous_handlers() -> None:
     numbers = (signal.SIGTERM, signal.SIGINT)
-    former = [signal.getsignal(n) for n in numbers]
+    previous = [signal.getsignal(n) for n in numbers]
     with suppress(ZeroDivisionError), StopSignals() as signals:
         assert signals.received_signal is None
         signal.raise_signal(signal.SIGTERM)
         assert signals.received_signal == "SIGTERM"
         raise ZeroDivisionError
-    assert [signal.getsignal(n) for n in numbers] == former
+    assert [signal.getsignal(n) for n in numbers] == previous
 
 
-def test_another_thread_leaves_the_handlers_alone() -> None:
-    former, seen = signal.getsignal(signal.SIGINT), []
+def test_stop_signals_in_thread_keep_handlers() -> None:
+    previous, seen = signal.getsignal(signal.SIGINT), []
 
     def work() -> None:
         with StopSignals() as signals:
@@ -707,4 +715,4 @@ def test_another_thread_leaves_the_handlers_alone() -> None:
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert seen == [(None, former)]
+    assert seen == [(None, previous)]

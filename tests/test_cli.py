@@ -22,9 +22,9 @@ from lookfurther.cli.main import main
 from lookfurther.cli.train import format_training_summary
 from lookfurther.config import Config, from_json
 from lookfurther.presets import PRESETS, SCALES
-from lookfurther.training import checkpoint, loop
-from lookfurther.training.loop import Summary
+from lookfurther.training import checkpoint, run
 from lookfurther.training.metrics import TrainingClock, read_metrics
+from lookfurther.training.run import Summary
 from tests.faulty_envs import Counting
 from tests.process_group import stop_at_numpy, wait_until_gone, wait_until_stopped
 
@@ -331,13 +331,13 @@ def test_a_run_from_the_start_to_a_second_helping(
 
     assert run_failing_command(tiny_train_args(folder, run__steps="500"), capfd) == (
         2,
-        f"{folder} already holds a run: add --resume to go on, or choose another --run.folder",
+        f"{folder} already holds a run: add --resume to continue, or choose another --run.folder",
     )
     code, said = run_failing_command(
         tiny_train_args(folder, "--resume", learner__gamma="0.5"), capfd
     )
     assert code == 2
-    assert "was begun with learner.gamma = 0.999, not 0.5" in said
+    assert "was started with learner.gamma = 0.999, not 0.5" in said
 
     assert main(tiny_train_args(folder, "--resume", run__steps="500")) == 0
     out, err = capfd.readouterr()
@@ -397,7 +397,7 @@ def test_a_time_limit_asks_for_more_time(
     """By a clock that gains a second at every reading."""
     seconds = itertools.count(0.0)
     monkeypatch.setattr(
-        loop, "TrainingClock", lambda spent=0.0: TrainingClock(spent, lambda: next(seconds))
+        run, "TrainingClock", lambda spent=0.0: TrainingClock(spent, lambda: next(seconds))
     )
     words = tiny_train_args(tmp_path / "run", run__steps="100000000", run__minutes="2")
     assert main(words) == 0

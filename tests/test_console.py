@@ -1,4 +1,4 @@
-"""What a run shows: the same figures as a panel on a terminal and as plain lines elsewhere."""
+"""Progress of a run: the same figures as a panel on a terminal and as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def build_terminal(width: int) -> Console:
 
 
 def panel_lines(row: dict[str, Any], width: int, **settings: Any) -> list[str]:
-    """The panel's lines on a terminal so wide."""
+    """The panel's lines on a terminal of this width."""
     console = build_terminal(width)
     progress = ProgressDisplay(settings.pop("total", 1_000_000), console=console, **settings)
     if row:
@@ -67,10 +67,10 @@ def panel_lines(row: dict[str, Any], width: int, **settings: Any) -> list[str]:
     return console.export_text().splitlines()
 
 
-# --- plain lines
+# Plain lines
 
 
-def test_the_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_line_shows_all_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     progress = ProgressDisplay(1_000_000, console=Console(file=io.StringIO()))
     progress.start()
     progress.update(ROW)
@@ -79,13 +79,13 @@ def test_the_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
     # 980,000 steps at 1,234.4 a second are 793.9 seconds.
     assert capsys.readouterr().out.splitlines() == [
         "step 20,000 of 1,000,000 | 1,234 steps/s | 38.5 updates/s | 8.0 samples/insert"
-        " | return 0.42 (low ε 0.55, best 0.93) | under way 0.10 | TD 0.012 TC 0.003 IM 0.2"
+        " | return 0.42 (low ε 0.55, best 0.93) | in progress 0.10 | TD 0.012 TC 0.003 IM 0.2"
         " | demos 31 % | ETA 00:13:14",
         "checkpoint [2] saved",
     ]
 
 
-def test_what_is_not_known_is_left_out_of_the_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_line_omits_unknown_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     progress = ProgressDisplay(100, console=Console(file=io.StringIO()))
     progress.update({"step": 10, "return_mean": float("nan"), "loss_td": None})
     progress.update({"step": 20, "steps_per_second": 2.0, "return_mean": 1.0, "loss_tc": 0.5})
@@ -96,7 +96,7 @@ def test_what_is_not_known_is_left_out_of_the_line(capsys: pytest.CaptureFixture
     ]
 
 
-def test_rows_that_come_fast_are_not_all_lines(
+def test_fast_rows_print_at_most_every_period(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first, the last, and one in five seconds."""
@@ -111,7 +111,7 @@ def test_rows_that_come_fast_are_not_all_lines(
     assert steps == [0, 3, 5, 6]
 
 
-def test_without_rich_there_are_plain_lines(
+def test_without_rich_prints_plain_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "rich.console", None)
@@ -122,7 +122,7 @@ def test_without_rich_there_are_plain_lines(
     assert capsys.readouterr().out.startswith("step 20,000 of 1,000,000 | ")
 
 
-def test_an_output_without_greek_letters_is_no_reason_to_stop(
+def test_ascii_output_replaces_greek_letters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
@@ -131,10 +131,10 @@ def test_an_output_without_greek_letters_is_no_reason_to_stop(
     assert b"(low ? 0.55, best 0.93)" in out.buffer.getvalue()  # type: ignore[attr-defined]
 
 
-# --- the time left
+# Time left
 
 
-def test_the_time_left_follows_the_last_speeds_and_the_limit_of_minutes() -> None:
+def test_eta_follows_recent_rates_and_time_limit() -> None:
     progress = ProgressDisplay(1000, console=build_terminal(80))
     assert progress.estimate_seconds_left() is None
     progress.update({"step": 100, "steps_per_second": 10.0})
@@ -153,7 +153,7 @@ def test_the_time_left_follows_the_last_speeds_and_the_limit_of_minutes() -> Non
     assert limited.estimate_seconds_left() == 0
 
 
-def test_the_time_left_leaves_out_the_speed_before_learning() -> None:
+def test_eta_ignores_rates_before_learning() -> None:
     progress = ProgressDisplay(1000, console=build_terminal(80))
     progress.update({"step": 100, "steps_per_second": 900.0, "updates": 0})
     assert progress.estimate_seconds_left() is None
@@ -161,7 +161,7 @@ def test_the_time_left_leaves_out_the_speed_before_learning() -> None:
     assert progress.estimate_seconds_left() == 80
 
 
-# --- the panel
+# The panel
 
 SHOT_80 = """\
 ╭─ Pong · seed 0 ──────────────────────────────────────────────────────────────╮
@@ -172,17 +172,17 @@ SHOT_80 = """\
 │ steps/s           1,234    recent     0.42   TD      0.012   demos      31 % │
 │ updates/s          38.5    low ε      0.55   TC      0.003   replay     50 % │
 │ samples/insert      8.0    best       0.93   IM        0.2   memory  3.1 GiB │
-│ envs awaited       57 %    so far     0.10   |g|      2.04   ended     1,204 │
+│ env wait           57 %    so far     0.10   |g|      2.04   ended     1,204 │
 ╰──────────────────────────────────────────────────────────────────────────────╯"""
 
 
-def test_the_panel_at_80_columns() -> None:
+def test_panel_at_80_columns() -> None:
     assert panel_lines(ROW, 80, total=40_000, title="Pong · seed 0") == SHOT_80.splitlines()
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 @pytest.mark.parametrize("row", [{}, ROW, WIDE_ROW], ids=["nothing", "usual", "wide"])
-def test_the_panel_fits_and_shows_every_figure_whole(width: int, row: dict[str, Any]) -> None:
+def test_panel_fits_width_and_shows_all_figures(width: int, row: dict[str, Any]) -> None:
     lines = panel_lines(row, width, title="ALE/Pong-v5 · apex-dqfd · seed 0")
     text = "\n".join(lines)
     assert {len(line) for line in lines} == {min(width, 100)}
@@ -195,13 +195,13 @@ def test_the_panel_fits_and_shows_every_figure_whole(width: int, row: dict[str, 
             assert f" {figure} " in text
 
 
-def test_the_bar_follows_the_minutes_where_they_end_the_run() -> None:
-    text = "\n".join(panel_lines(ROW, 80, total=1_000_000, minutes=4.0))
+def test_progress_bar_follows_time_limit() -> None:
+    text = "\n".join(panel_lines(ROW, 80, total=1_000_000, max_minutes=4.0))
     assert " 87.5 % " in text
     assert "ETA 00:00:30" in text
 
 
-def test_live_notes_stand_above_a_panel_that_stays_whole() -> None:
+def test_messages_appear_above_live_panel() -> None:
     console = build_terminal(80)
     progress = ProgressDisplay(40_000, "Pong · seed 0", console=console)
     progress.start()

@@ -19,7 +19,7 @@ from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import block_majority, episode_from_log, frames_by_step
 from lookfurther.envs import get_spec
 from lookfurther.errors import DemonstrationError
-from lookfurther.system import parallel
+from lookfurther.system import processes
 
 pytest.importorskip("ale_py")
 
@@ -165,7 +165,7 @@ def test_whoever_stays_lost_is_given_up(recorded: Episode, monkeypatch: pytest.M
 @pytest.fixture
 def saved(recorded: Episode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
-    monkeypatch.setattr(parallel, "count_cores", lambda: 1)
+    monkeypatch.setattr(processes, "count_cores", lambda: 1)
     storage.save_episodes("pacman-v0", [recorded], get_spec(PACMAN, EnvConfig()), "a test")
     return "pacman-v0"
 
@@ -252,7 +252,7 @@ def test_a_set_of_several_is_worked_on_by_several_and_keeps_its_order(
 ) -> None:
     short = episode_from_log(human(402, seed=3), PACMAN)
     storage.save_episodes("both-v0", [found, short], get_spec(PACMAN, EnvConfig()), "a test")
-    monkeypatch.setattr(parallel, "count_cores", lambda: 2)
+    monkeypatch.setattr(processes, "count_cores", lambda: 2)
     monkeypatch.setattr(playback, "try_align", half)
     assert playback.align_set(playback.AlignOptions("both", "new")) == 0
     first, second = catalog.open_set("new").episodes

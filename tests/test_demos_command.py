@@ -32,7 +32,7 @@ from lookfurther.envs import get_spec
 from lookfurther.envs.emulator import Emulator
 from lookfurther.errors import ConfigError, DemonstrationError, LookFurtherError
 from lookfurther.report.contact_sheet import EpisodeRow, write_contact_sheet
-from lookfurther.system import parallel
+from lookfurther.system import processes
 from lookfurther.types import Spec
 from lookfurther.video import encode
 from lookfurther.video.encode import write_mp4
@@ -46,7 +46,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder of datasets; work stays in this process."""
     folder = tmp_path / "datasets"
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
-    monkeypatch.setattr(parallel, "count_cores", lambda: 1)
+    monkeypatch.setattr(processes, "count_cores", lambda: 1)
     return folder
 
 
@@ -451,7 +451,7 @@ def test_processes_find_what_one_finds(
         "pong-v0", good, dataclasses.replace(good, rewards=good.rewards + 1), episode(300, 1)
     )
     alone = run_command(capsys, "verify", "pong", code=4)
-    monkeypatch.setattr(parallel, "count_cores", lambda: 2)
+    monkeypatch.setattr(processes, "count_cores", lambda: 2)
     assert run_command(capsys, "verify", "pong", code=4) == alone
 
 

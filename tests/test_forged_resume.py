@@ -1,4 +1,4 @@
-"""A run that resumes from a checkpoint somebody else wrote: refused in one line, or sound."""
+"""Resuming from a forged checkpoint ends with a one-line error, or with a valid run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.test_training import tiny_config
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has stopped at its first checkpoint."""
     return train(tiny_config(tmp_path_factory.mktemp("forged") / "run", run__steps=200)).folder
 
 
 @pytest.fixture
-def run(begun: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(begun, tmp_path / "run"))
+def run(stopped_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(stopped_run, tmp_path / "run"))
 
 
 def resume_run(run: Path) -> None:
@@ -33,18 +33,18 @@ def resume_run(run: Path) -> None:
 
 
 def load_saved(run: Path) -> checkpoint.Checkpoint:
-    found, _ = checkpoint.load_newest(run / "checkpoints")
-    assert found is not None
-    return found
+    saved, _ = checkpoint.load_newest(run / "checkpoints")
+    assert saved is not None
+    return saved
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [("updates", "x"), ("updates", -1), ("updates", 2**80), ("seconds", None), ("seconds", "1")],
 )
-def test_unusable_fact_stops_a_resumed_run(run: Path, name: str, value: Any) -> None:
-    here = load_saved(run)
-    forged.replace_metadata(here.path, json.dumps(here.metadata | {name: value}))
+def test_invalid_metadata_stops_resume(run: Path, name: str, value: Any) -> None:
+    saved = load_saved(run)
+    forged.replace_metadata(saved.path, json.dumps(saved.metadata | {name: value}))
     with pytest.raises(CheckpointError, match=f"unusable {name}: ") as caught:
         resume_run(run)
     assert "\n" not in str(caught.value)
@@ -52,35 +52,35 @@ def test_unusable_fact_stops_a_resumed_run(run: Path, name: str, value: Any) -> 
 
 @pytest.mark.parametrize("part", ["weights", "adam", "agent_replay", "returns", "actor"])
 @pytest.mark.parametrize("kind", ["absent", "empty", "other shapes"])
-def test_forged_tensors_stop_a_resumed_run(run: Path, part: str, kind: str) -> None:
-    here = load_saved(run)
-    files = dict(here.files)
+def test_forged_tensors_stop_resume(run: Path, part: str, kind: str) -> None:
+    saved = load_saved(run)
+    files = dict(saved.files)
     if kind == "absent":
         del files[part]
     else:
         shape = (0,) if kind == "empty" else (3, 5, 7)
         files[part] = {name: torch.zeros(shape) for name in files[part]}
-    shutil.rmtree(here.path)
-    checkpoint.save(here.path.parent, 200, files, here.metadata, keep=1)
+    shutil.rmtree(saved.path)
+    checkpoint.save(saved.path.parent, 200, files, saved.metadata, keep=1)
     with pytest.raises(LookFurtherError) as caught:
         resume_run(run)
     assert "\n" not in str(caught.value)
 
 
-def test_sound_copy_of_a_run_resumes(run: Path) -> None:
-    """What the others refuse is refused for what was forged."""
+def test_valid_copy_of_run_resumes(run: Path) -> None:
+    """So the other tests fail only because of what they forge."""
     resume_run(run)
     assert load_saved(run).metadata["step"] == 204
 
 
 @pytest.mark.parametrize("score", ["x", None, float("nan"), 10**400])
-def test_forged_best_score_is_passed_over_with_a_warning(
+def test_forged_best_score_prints_warning(
     run: Path, score: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    here = load_saved(run)
+    saved = load_saved(run)
     forged.replace_metadata(
-        checkpoint.save(run / "best", 200, {}, here.metadata, keep=1),
-        json.dumps(here.metadata | {"score": score}),
+        checkpoint.save(run / "best", 200, {}, saved.metadata, keep=1),
+        json.dumps(saved.metadata | {"score": score}),
     )
     resume_run(run)
     assert "warning: the best weights so far are lost: " in capsys.readouterr().out

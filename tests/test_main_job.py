@@ -1,4 +1,4 @@
-"""`make train` promises a result, not a time: its budget is agent steps."""
+"""`make train` has a budget of agent steps, so its result does not depend on time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from examples import unlock_pickup
 from lookfurther import Config, replace, train
-from lookfurther.training import loop
+from lookfurther.training import run
 from lookfurther.training.metrics import TrainingClock
 from tests.test_training import assert_checkpoints_equal, newest_checkpoint, rows_without_times
 
@@ -16,7 +16,7 @@ pytest.importorskip("minigrid")
 
 
 def shorten_config(config: Config) -> Config:
-    """The main job with everything it does, in a few updates."""
+    """The main job with all its parts, in a few updates."""
     return replace(
         config,
         run__steps=640,
@@ -29,26 +29,26 @@ def shorten_config(config: Config) -> Config:
     )
 
 
-def test_main_job_has_no_limit_of_time() -> None:
+def test_main_job_has_no_time_limit() -> None:
     run = unlock_pickup.make_config(Path("demos"), Path("run")).run
     assert (run.steps, run.minutes, run.checkpoint_minutes) == (80_000, 0, 0)
 
 
 def train_example(demos: Path, folder: Path, tick: float, patch: pytest.MonkeyPatch) -> Path:
-    """The folder of a run; every reading of its clock is `tick` seconds after the one before."""
+    """The folder of a run whose clock gains `tick` seconds at every reading."""
     readings: list[None] = []
 
     def now() -> float:
         readings.append(None)
         return tick * len(readings)
 
-    patch.setattr(loop, "TrainingClock", lambda seconds=0.0: TrainingClock(seconds, now))
+    patch.setattr(run, "TrainingClock", lambda seconds=0.0: TrainingClock(seconds, now))
     summary = train(shorten_config(unlock_pickup.make_config(demos, folder)))
     assert (summary.step, summary.stop_reason) == (640, "done")
     return folder
 
 
-def test_main_job_outcome_does_not_depend_on_the_clock(
+def test_main_job_result_does_not_depend_on_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demos, _ = unlock_pickup.collect_demos(tmp_path / "demos")
@@ -60,14 +60,14 @@ def test_main_job_outcome_does_not_depend_on_the_clock(
     assert published[0] == published[1]
 
 
-def test_main_job_says_how_long_it_takes(
+def test_main_job_prints_estimated_duration(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(unlock_pickup, "TRIAL", 0.0)  # one turn
+    monkeypatch.setattr(unlock_pickup, "TRIAL", 0.0)  # one iteration
     unlock_pickup.print_time_estimate(
         shorten_config(unlock_pickup.make_config(Path("demos"), Path("run")))
     )
-    said = capsys.readouterr().out
-    assert "training takes 640 steps" in said
-    assert "minutes at the" in said
-    assert "steps/s measured now" in said
+    output = capsys.readouterr().out
+    assert "training takes 640 steps" in output
+    assert "minutes at the" in output
+    assert "steps/s measured now" in output

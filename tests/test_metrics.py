@@ -1,4 +1,4 @@
-"""Metrics survive what runs survive: cut lines, full disks, missing trackers, clocks gone wrong."""
+"""Metrics survive cut lines, full disks, missing TensorBoard and clocks that go backwards."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookfurther.errors import CheckpointError, LookFurtherError
-from lookfurther.training import metrics as module
+from lookfurther.training.episode_stats import EpisodeStats
 from lookfurther.training.metrics import (
-    EpisodeStats,
     MetricsWriter,
     TrainingClock,
     peak_memory_gib,
@@ -48,7 +47,7 @@ def write_rows(folder: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def parse_strict_json(line: str) -> Any:
-    """JSON as the standard has it, which knows neither NaN nor Infinity."""
+    """Parse JSON as the standard defines it, without NaN and Infinity."""
 
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
@@ -56,12 +55,10 @@ def parse_strict_json(line: str) -> Any:
     return json.loads(line, parse_constant=refuse)
 
 
-# --- the file
+# The file
 
 
-def test_values_are_read_as_written_and_what_is_not_finite_is_null(
-    tmp_path: Path, board_off: None
-) -> None:
+def test_written_values_read_back_non_finite_as_null(tmp_path: Path, board_off: None) -> None:
     row = {
         "step": np.int64(3),
         "loss": np.float32(0.5),
@@ -86,13 +83,13 @@ def test_values_are_read_as_written_and_what_is_not_finite_is_null(
 
 
 @given(st.floats() | st.integers() | st.text() | st.lists(st.floats()))
-def test_plain_values_are_strict_json(value: Any) -> None:
+def test_to_json_value_is_strict_json(value: Any) -> None:
     assert parse_strict_json(json.dumps(to_json_value(value), allow_nan=False)) == to_json_value(
         value
     )
 
 
-def test_a_row_can_be_read_before_the_file_is_closed(tmp_path: Path, board_off: None) -> None:
+def test_row_is_readable_before_close(tmp_path: Path, board_off: None) -> None:
     metrics = open_metrics(tmp_path)
     metrics.write({"step": 1})
     assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1}]
@@ -101,7 +98,7 @@ def test_a_row_can_be_read_before_the_file_is_closed(tmp_path: Path, board_off: 
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_resuming_keeps_exactly_the_whole_rows_up_to_its_step(data: st.DataObject) -> None:
+def test_resume_keeps_complete_rows_up_to_step(data: st.DataObject) -> None:
     steps = data.draw(st.lists(st.integers(0, 40), max_size=8).map(sorted))
     last = data.draw(st.integers(-1, 41))
     rows = [{"step": step, "loss": step / 7} for step in steps]
@@ -111,7 +108,7 @@ def test_resuming_keeps_exactly_the_whole_rows_up_to_its_step(data: st.DataObjec
         patch.setattr(MetricsWriter, "_open_tensorboard", staticmethod(lambda events, last: None))
         path = Path(name) / "metrics.jsonl"
         path.write_text(text[:cut])
-        # A row that lost only its line's end is still whole.
+        # A row without only its line end is still complete.
         whole = [row for row, line in zip(rows, _line_ends(rows), strict=True) if line <= cut]
         assert read_metrics(path) == whole
         metrics = open_metrics(Path(name), last)
@@ -122,18 +119,18 @@ def test_resuming_keeps_exactly_the_whole_rows_up_to_its_step(data: st.DataObjec
 
 
 def _line_ends(rows: list[dict[str, Any]]) -> list[int]:
-    """How many characters a file must have for each row to be whole."""
+    """The number of characters up to the end of each row."""
     sizes = [len(json.dumps(row)) + 1 for row in rows]
     return [sum(sizes[: i + 1]) - 1 for i in range(len(rows))]
 
 
-def test_a_new_run_starts_with_no_rows(tmp_path: Path, board_off: None) -> None:
+def test_new_run_starts_without_rows(tmp_path: Path, board_off: None) -> None:
     path = write_rows(tmp_path, [{"step": 0}, {"step": 1}])
     open_metrics(tmp_path).close()
     assert path.read_text() == ""
 
 
-def test_a_crash_while_dropping_rows_leaves_the_old_file(
+def test_crash_while_dropping_rows_keeps_old_file(
     tmp_path: Path, board_off: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_rows(tmp_path, [{"step": 1}, {"step": 2}])
@@ -141,14 +138,14 @@ def test_a_crash_while_dropping_rows_leaves_the_old_file(
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module.os, "replace", crash)
+    monkeypatch.setattr(os, "replace", crash)
     with pytest.raises(KeyboardInterrupt):
         open_metrics(tmp_path, resume_at_step=1)
     assert read_metrics(path) == [{"step": 1}, {"step": 2}]
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
 
 
-def test_metrics_that_are_not_there_are_named(tmp_path: Path) -> None:
+def test_missing_metrics_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(LookFurtherError, match=r"nowhere\.jsonl: No such file"):
         read_metrics(tmp_path / "nowhere.jsonl")
 
@@ -166,7 +163,7 @@ class FullDisk:
         raise OSError(28, "No space left on device")
 
 
-def test_a_full_disk_costs_rows_and_one_warning_but_not_the_run(
+def test_full_disk_loses_rows_with_one_warning(
     tmp_path: Path, board_off: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     metrics = open_metrics(tmp_path)
@@ -185,7 +182,7 @@ def test_a_full_disk_costs_rows_and_one_warning_but_not_the_run(
     ]
 
 
-# --- TensorBoard
+# TensorBoard
 
 
 @pytest.mark.parametrize(
@@ -201,7 +198,7 @@ def test_a_full_disk_costs_rows_and_one_warning_but_not_the_run(
         ("dropped_episodes", "run/dropped_episodes"),
     ],
 )
-def test_tags(key: str, where: str) -> None:
+def test_tensorboard_tag_by_metric(key: str, where: str) -> None:
     assert tensorboard_tag(key) == where
 
 
@@ -216,7 +213,7 @@ def read_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-def test_tensorboard_shows_finite_numbers_and_forgets_what_a_resume_drops(tmp_path: Path) -> None:
+def test_tensorboard_drops_rows_after_resume(tmp_path: Path) -> None:
     write_rows(
         tmp_path,
         [
@@ -234,7 +231,7 @@ def test_tensorboard_shows_finite_numbers_and_forgets_what_a_resume_drops(tmp_pa
     }
 
 
-def test_without_tensorboard_there_is_one_warning(
+def test_without_tensorboard_prints_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
@@ -244,7 +241,7 @@ def test_without_tensorboard_there_is_one_warning(
     assert line.startswith("warning: no TensorBoard scalars")
 
 
-def test_a_board_that_fails_later_costs_one_warning(
+def test_failing_tensorboard_prints_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Board:
@@ -259,11 +256,11 @@ def test_a_board_that_fails_later_costs_one_warning(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-# --- the clock
+# The clock
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1), st.floats(0, 1e6))
-def test_time_is_the_sum_of_a_clocks_forward_steps(readings: list[float], before: float) -> None:
+def test_clock_sums_forward_steps_only(readings: list[float], before: float) -> None:
     ticks = iter(readings)
     clock = TrainingClock(before, now=lambda: next(ticks))
     forward = before
@@ -273,7 +270,7 @@ def test_time_is_the_sum_of_a_clocks_forward_steps(readings: list[float], before
 
 
 @given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.integers(0, 1000)), min_size=1))
-def test_rates_are_never_negative_and_always_finite(ticks: list[tuple[float, int]]) -> None:
+def test_rates_are_non_negative_and_finite(ticks: list[tuple[float, int]]) -> None:
     now, count = 0.0, 0
     clock = TrainingClock(now=lambda: now)
     for later, more in ticks:
@@ -281,7 +278,7 @@ def test_rates_are_never_negative_and_always_finite(ticks: list[tuple[float, int
         assert 0 <= clock.compute_rates(steps=count)["steps"] < math.inf
 
 
-def test_rates_by_hand() -> None:
+def test_rates_match_hand_computation() -> None:
     now = 100.0
     clock = TrainingClock(now=lambda: now)
     assert clock.compute_rates(steps=5000, updates=0) == {
@@ -290,13 +287,13 @@ def test_rates_by_hand() -> None:
     }  # after a resume
     now = 102.0
     assert clock.compute_rates(steps=5010, updates=3) == {"steps": 5, "updates": 1.5}
-    now = 90.0  # steps back: no time has passed, the 6 steps wait
+    now = 90.0  # backwards: no time has passed, the 6 steps wait
     assert clock.compute_rates(steps=5016, updates=3) == {"steps": 5, "updates": 1.5}
     now = 94.0
     assert clock.compute_rates(steps=5018, updates=3) == {"steps": 2, "updates": 0}
 
 
-# --- returns
+# Returns
 
 Episode = tuple[list[float], str]  # the rewards of its actions, and how it ends
 episodes = st.tuples(
@@ -306,7 +303,7 @@ episodes = st.tuples(
 
 
 def lane_slots(lane: list[Episode]) -> list[dict[str, Any]]:
-    """What a lane's environment answers, slot by slot."""
+    """What a lane's environment returns, slot by slot."""
     result: list[dict[str, Any]] = [{"first": True}]
     for rewards, end in lane:
         result += [{"reward": reward} for reward in rewards]
@@ -319,7 +316,7 @@ def lane_slots(lane: list[Episode]) -> list[dict[str, Any]]:
 
 
 def steps_of_lanes(lanes: list[list[Episode]]) -> list[Step]:
-    """The answers of several lanes, until the shortest ends."""
+    """The steps of several lanes, until the shortest ends."""
     steps = []
     for answers in zip(*(lane_slots(lane) for lane in lanes), strict=False):
 
@@ -333,7 +330,7 @@ def steps_of_lanes(lanes: list[list[Episode]]) -> list[Step]:
 
 
 def finished_episodes(lanes: list[list[Episode]], slots_seen: int) -> list[tuple[float, int, int]]:
-    """(return, length, lane) of the episodes that ended in time, in their order."""
+    """(return, length, lane) of the episodes that ended within these slots, in order."""
     found = []
     for lane, lane_episodes in enumerate(lanes):
         slot = 0
@@ -351,71 +348,67 @@ def mean_or_nan(values: list[float]) -> float:
 
 @settings(max_examples=60)
 @given(st.lists(st.lists(episodes, max_size=6), min_size=1, max_size=4))
-def test_returns_agree_with_counting_by_hand(lanes: list[list[Episode]]) -> None:
-    returns, steps = EpisodeStats(len(lanes), keep=5), steps_of_lanes(lanes)
+def test_episode_stats_match_hand_count(lanes: list[list[Episode]]) -> None:
+    stats, steps = EpisodeStats(len(lanes), keep=5), steps_of_lanes(lanes)
     for i, step in enumerate(steps):
-        if i == len(steps) // 2:  # a resume in the middle of everything changes nothing
-            state = returns.state()
-            returns = EpisodeStats(len(lanes), keep=5)
-            returns.load_state(state)
-        returns.add_step(step, range(len(lanes)))
+        if i == len(steps) // 2:  # a resume in the middle changes nothing
+            state = stats.state()
+            stats = EpisodeStats(len(lanes), keep=5)
+            stats.load_state(state)
+        stats.add_step(step, range(len(lanes)))
     every = finished_episodes(lanes, len(steps))
     recent = every[-5:]
-    assert returns.episode_count == len(every)
-    assert returns.dropped_count == sum(int(step.dropped.sum()) for step in steps)
-    assert returns.mean_return() == pytest.approx(
-        mean_or_nan([r for r, _, _ in recent]), nan_ok=True
-    )
-    assert returns.mean_length() == pytest.approx(
-        mean_or_nan([n for _, n, _ in recent]), nan_ok=True
-    )
+    assert stats.episode_count == len(every)
+    assert stats.dropped_count == sum(int(step.dropped.sum()) for step in steps)
+    assert stats.mean_return() == pytest.approx(mean_or_nan([r for r, _, _ in recent]), nan_ok=True)
+    assert stats.mean_length() == pytest.approx(mean_or_nan([n for _, n, _ in recent]), nan_ok=True)
     low = mean_or_nan([r for r, _, lane in recent if lane in (0, 2)])
-    assert returns.mean_return([0, 2]) == pytest.approx(low, nan_ok=True)
+    assert stats.mean_return([0, 2]) == pytest.approx(low, nan_ok=True)
     best = max((r for r, _, _ in every), default=math.nan)
-    assert returns.best_return == pytest.approx(best, nan_ok=True)
+    assert stats.best_return == pytest.approx(best, nan_ok=True)
 
 
-def test_the_state_is_a_copy() -> None:
+def test_episode_stats_state_is_copy() -> None:
     (first, second) = steps_of_lanes([[([1.0, 1.0], "terminal")]])[:2]
-    returns = EpisodeStats(1)
-    returns.add_step(first, range(1))
-    returns.add_step(second, range(1))
-    state = returns.state()
+    stats = EpisodeStats(1)
+    stats.add_step(first, range(1))
+    stats.add_step(second, range(1))
+    state = stats.state()
     before = {name: array.copy() for name, array in state.items()}
-    returns.add_step(second, range(1))
+    stats.add_step(second, range(1))
     for name, array in state.items():
         np.testing.assert_array_equal(array, before[name])
 
 
-def test_a_checkpoint_of_other_lanes_is_refused() -> None:
+def test_state_with_other_lanes_is_refused() -> None:
     with pytest.raises(CheckpointError, match="3 lanes, this run 2"):
         EpisodeStats(2).load_state(EpisodeStats(3).state())
 
 
-def test_episodes_that_cannot_go_on_after_a_resume_begin_at_nothing() -> None:
+def test_reset_lanes_start_from_zero() -> None:
     opening, *actions = steps_of_lanes([[([1.0, 2.0], "terminal")], [([1.0, 2.0], "terminal")]])[:3]
-    returns = EpisodeStats(2)
-    returns.add_step(opening, range(2))
-    returns.add_step(actions[0], range(2))
-    returns.reset_lanes(np.array([False, True]))
-    returns.add_step(actions[1], range(2))
-    assert (returns.mean_return([0]), returns.mean_return([1])) == (3.0, 2.0)
+    stats = EpisodeStats(2)
+    stats.add_step(opening, range(2))
+    stats.add_step(actions[0], range(2))
+    stats.reset_lanes(np.array([False, True]))
+    stats.add_step(actions[1], range(2))
+    assert (stats.mean_return([0]), stats.mean_return([1])) == (3.0, 2.0)
 
 
-def test_what_is_under_way_counts_before_an_episode_ends() -> None:
-    returns, none = EpisodeStats(3), np.zeros(3, bool)
+def test_return_in_progress_counts_before_episode_end() -> None:
+    stats, none = EpisodeStats(3), np.zeros(3, bool)
     steps = [([0, 0, 0], [True] * 3), ([2, 5, 9], none), ([1, -1, 0], none), ([7, 0, 0], [0, 1, 0])]
     for reward, first in steps:
         reward, first = np.array(reward, np.float32), np.array(first, bool)
-        returns.add_step(Step(np.zeros(3), reward, none, none, first, none), range(3))
-    assert returns.mean_return_in_progress(np.array([0, 1])) == 5.0  # 10 and, begun anew, 0
-    assert returns.best_return_in_progress == 10.0
-    assert math.isnan(returns.mean_return())
+        stats.add_step(Step(np.zeros(3), reward, none, none, first, none), range(3))
+    assert stats.mean_return_in_progress(np.array([0, 1])) == 5.0  # 10 and, in a new episode, 0
+    assert stats.best_return_in_progress == 10.0
+    assert math.isnan(stats.mean_return())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the oracle is Linux's")
-def test_memory_is_the_peak_in_gib() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads Linux's /proc")
+def test_peak_memory_is_in_gib() -> None:
     status = Path("/proc/self/status").read_text().splitlines()
     (peak,) = (int(line.split()[1]) / 2**20 for line in status if line.startswith("VmHWM"))
-    # What started this process may have peaked higher, but not by such a factor.
+    # The parent process may have had a higher peak, but not by such a factor.
     assert 0.99 * peak <= peak_memory_gib() < 64 * peak

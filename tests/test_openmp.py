@@ -1,4 +1,4 @@
-"""Threads that wait for one another give their cores away."""
+"""Waiting threads release their cores."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TORCH = Path(torch.__file__).parent / "lib"
 
 
 def run_fresh_python(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A new Python of this checkout, where nobody chose how threads wait."""
-    kept = {name: value for name, value in os.environ.items() if name not in WAIT_VARIABLES}
-    environment = kept | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"} | variables
+    """Run a new Python of this checkout without variables that set how threads wait."""
+    environment = {name: value for name, value in os.environ.items() if name not in WAIT_VARIABLES}
+    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"} | variables
     return subprocess.run(
         [sys.executable, *words], env=environment, cwd=ROOT, capture_output=True, text=True
     )
@@ -28,13 +28,13 @@ def run_fresh_python(*words: str, **variables: str) -> subprocess.CompletedProce
 @pytest.mark.parametrize(
     "chosen", [{"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}, {"KMP_BLOCKTIME": "200"}]
 )
-def test_wait_policy_of_the_user_is_kept(chosen: dict[str, str]) -> None:
+def test_user_wait_policy_is_kept(chosen: dict[str, str]) -> None:
     environment = dict(chosen)
     set_brief_waits(environment)
     assert environment == chosen
 
 
-def test_import_chooses_before_torch_is_loaded() -> None:
+def test_import_sets_brief_waits_before_torch() -> None:
     code = "import lookfurther, sys; assert 'torch' not in sys.modules; import os"
     shown = "; print(*(f'{n}={os.environ.get(n)}' for n in sys.argv[1:]), sep='\\n')"
     printed = run_fresh_python("-c", code + shown, *BRIEF_WAITS).stdout.split()
@@ -52,19 +52,19 @@ def test_import_chooses_before_torch_is_loaded() -> None:
     ids=["import", "command", "main job"],
 )
 def test_openmp_spins_briefly(words: tuple[str, ...]) -> None:
-    """The library says itself what it read when it was loaded."""
-    said = run_fresh_python(*words, OMP_DISPLAY_ENV="VERBOSE").stderr
-    assert f"GOMP_SPINCOUNT = '{BRIEF_WAITS['GOMP_SPINCOUNT']}'" in said
+    """The library prints the variables that it read when it was loaded."""
+    output = run_fresh_python(*words, OMP_DISPLAY_ENV="VERBOSE").stderr
+    assert f"GOMP_SPINCOUNT = '{BRIEF_WAITS['GOMP_SPINCOUNT']}'" in output
 
 
 @pytest.mark.skipif(not list(TORCH.glob("libopenblas.so*")), reason="torch has no OpenBLAS")
-def test_openblas_keeps_one_thread_where_torch_has_two() -> None:
-    """Before every product OpenBLAS takes the number of threads that OpenMP has, up to a limit."""
+def test_openblas_uses_one_thread_with_torch_two() -> None:
+    """Before every product OpenBLAS uses OpenMP's number of threads, up to a limit."""
     code = """
 import ctypes, pathlib, torch
 from lookfurther import preset
-from lookfurther.runtime import hardware
-hardware.set_threads(preset("no-demos", run__threads=2))
+from lookfurther.training.hardware import Hardware
+Hardware.resolve(preset("no-demos", run__threads=2)).limit_threads()
 torch.ones(512, 512) @ torch.ones(512, 512)
 (path,) = pathlib.Path(torch.__file__).with_name("lib").glob("libopenblas.so*")
 print(torch.get_num_threads(), ctypes.CDLL(str(path)).openblas_get_num_threads())

@@ -1,4 +1,4 @@
-"""pip can install what `make` asks it for: our requirements against the published ones."""
+"""pip can install the requirements: ours are compatible with the published ones."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 CONSTRAINTS = (ROOT / "constraints.txt").read_text()
 PYTHONS, MACHINES = ("3.11", "3.12", "3.13"), ("x86_64", "aarch64")
 
-# What the wheels of the pinned versions on PyPI require: the same for these Pythons and machines.
-# A new pin needs its own entry: the `Requires-Dist` lines of its metadata, extras left out.
+# Requirements of the pinned versions on PyPI, the same for these Pythons and machines.
+# A new pin needs its own entry: the `Requires-Dist` lines of its metadata, without extras.
 PUBLISHED_VERSIONS = {
     "torch==2.13.0": (
         "filelock",
@@ -60,7 +60,7 @@ def declared_requirements() -> list[str]:
 def combine_specifiers(
     requirements: list[str], python: str, machine: str
 ) -> dict[str, SpecifierSet]:
-    """What the requirements allow together, by package, on one kind of machine."""
+    """The combined specifier of each package, on one kind of machine."""
     found: dict[str, SpecifierSet] = {}
     where = {"python_version": python, "platform_machine": machine, "platform_system": "Linux"}
     for requirement in map(Requirement, requirements):
@@ -71,13 +71,13 @@ def combine_specifiers(
 
 
 def allows_some_version(specifier: SpecifierSet) -> bool:
-    """Whether one of the versions that the specifier names as the least or the only one fits."""
+    """Whether a minimum or exact version in the specifier satisfies all of it."""
     named = [part.version for part in specifier if part.operator in ("==", ">=")]
     return not named or any(specifier.contains(version) for version in named)
 
 
 def find_conflicts(constraints: str, python: str, machine: str) -> Iterator[str]:
-    """The packages of which no version fits the constraints, pyproject.toml and PyPI's metadata."""
+    """The packages without a version for the constraints, pyproject.toml and PyPI's metadata."""
     pins = requirement_lines(constraints)
     published = [line for pin in pins for line in PUBLISHED_VERSIONS.get(pin, ())]
     for name, specifier in combine_specifiers(
@@ -89,7 +89,7 @@ def find_conflicts(constraints: str, python: str, machine: str) -> Iterator[str]
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("python", PYTHONS)
-def test_constraints_fit_the_published_requirements(python: str, machine: str) -> None:
+def test_constraints_fit_published_requirements(python: str, machine: str) -> None:
     assert list(find_conflicts(CONSTRAINTS, python, machine)) == []
 
 
@@ -97,27 +97,27 @@ def test_constraints_fit_the_published_requirements(python: str, machine: str) -
     ("pin", "found"),
     [("triton==3.6.0", "triton"), ("ruff==0.8.0", "ruff"), ("torch==2.9.0", "torch")],
 )
-def test_a_pin_that_does_not_fit_is_found(pin: str, found: str) -> None:
-    """An other triton than torch's, and versions older than pyproject.toml allows."""
+def test_conflicting_pin_is_found(pin: str, found: str) -> None:
+    """A triton other than torch's, and versions older than pyproject.toml allows."""
     (conflict,) = find_conflicts(f"{CONSTRAINTS}\n{pin}\n", "3.11", "x86_64")
     assert conflict.startswith(found)
 
 
-def test_published_requirements_are_those_of_the_pinned_versions() -> None:
+def test_published_requirements_match_pins() -> None:
     assert requirement_lines(CONSTRAINTS) == list(PUBLISHED_VERSIONS)
 
 
-def test_installed_versions_are_within_the_declared_bounds() -> None:
+def test_installed_versions_are_within_bounds() -> None:
     for line in declared_requirements():
         requirement = Requirement(line)
         try:
             installed = version(requirement.name)
         except PackageNotFoundError:
-            continue  # of an extra that is not installed here, or of another system
+            continue  # of an extra that is not installed, or of another system
         assert requirement.specifier.contains(installed, prereleases=True), line
 
 
-def test_the_guide_names_the_tested_versions_of_torch_and_triton() -> None:
+def test_guide_names_tested_torch_and_triton() -> None:
     guide = (ROOT / "docs" / "guide.md").read_text()
     for pin in requirement_lines(CONSTRAINTS):
         if pin.startswith(("torch==", "triton==")):

@@ -1,4 +1,4 @@
-"""Helper processes import nothing from the working directory, whatever it holds."""
+"""Subprocesses import nothing from the working directory, whatever it contains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lookfurther.system import processes
 from lookfurther.system.processes import python_command, safe_import_path, subprocess_environment
 from lookfurther.types import Spec
 
-# Modules that a Python process imports early: to start, to unpickle, to read a set.
+# Modules that a Python process imports early: to start, to unpickle, to read demonstrations.
 SHADOWED_MODULES = (
     "h5py",
     "json",
@@ -28,26 +28,24 @@ SHADOWED_MODULES = (
 MARKER_CODE = (
     "import pathlib, sys; pathlib.Path({!r}).open('a').write(__name__ + ' ' + str(sys.argv))"
 )
-CONSOLE_SCRIPT = (
-    "import sys; from lookfurther.cli.main import main; sys.exit(main())"  # a console script's
-)
+CONSOLE_SCRIPT = "import sys; from lookfurther.cli.main import main; sys.exit(main())"
 HELPER_COMMANDS = {
     "workers": """
-    from lookfurther.config import Environment
+    from lookfurther.config import EnvConfig
     from lookfurther.envs import make_envs
-    envs = make_envs("CartPole-v1", Environment(processes=1), 1, 0, 1)
+    envs = make_envs("CartPole-v1", EnvConfig(processes=1), 1, 0, 1)
     envs.reset()
     envs.close()
 """,
     "pool": """
-    from lookfurther.system import parallel as processes
-    processes.cores = lambda: 2
-    assert list(processes.each(abs, [-1, -2])) == [1, 2]
+    from lookfurther.system import processes
+    processes.count_cores = lambda: 2
+    assert list(processes.parallel_map(abs, [-1, -2])) == [1, 2]
 """,
     "search": """
     import numpy as np
-    from lookfurther.demos.search.crew import _member
-    with _member(dict, np.random.SeedSequence(0)) as (pipe, process):
+    from lookfurther.demos.go_explore.workers import _start_worker
+    with _start_worker(dict, np.random.SeedSequence(0)) as (pipe, process):
         pipe.send([None])
         assert "AttributeError" in pipe.recv()  # a dict is no game
 """,
@@ -56,7 +54,7 @@ HELPER_COMMANDS = {
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """A working directory full of modules with well-known names."""
+    """A working directory with modules that have well-known names."""
     folder = tmp_path / "hostile"
     folder.mkdir()
     for name in SHADOWED_MODULES:
@@ -64,14 +62,14 @@ def hostile(tmp_path: Path) -> Path:
     return folder
 
 
-def run_and_read_marks(hostile: Path, script: str, *words: str, **variables: str) -> str:
-    """What a script prints that is run as console scripts are: from a folder of its own."""
-    place = hostile.parent / "bin"
-    place.mkdir()
-    (place / "script").write_text(script)
+def run_in_directory(hostile: Path, script: str, *words: str, **variables: str) -> str:
+    """The output of a script that runs from its own folder, like a console script."""
+    bin_dir = hostile.parent / "bin"
+    bin_dir.mkdir()
+    (bin_dir / "script").write_text(script)
     path = os.pathsep.join([str(processes.PACKAGE_FOLDER), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path.rstrip(os.pathsep), **variables}
-    command = [sys.executable, str(place / "script"), *words]
+    command = [sys.executable, str(bin_dir / "script"), *words]
     done = subprocess.run(
         command, cwd=hostile, env=environment, capture_output=True, text=True, timeout=600
     )
@@ -82,12 +80,12 @@ def run_and_read_marks(hostile: Path, script: str, *words: str, **variables: str
 
 
 @pytest.mark.parametrize("helper", HELPER_COMMANDS)
-def test_helper_imports_nothing_from_the_working_directory(hostile: Path, helper: str) -> None:
-    run_and_read_marks(hostile, f"if __name__ == '__main__':{HELPER_COMMANDS[helper]}")
+def test_subprocess_does_not_import_working_directory(hostile: Path, helper: str) -> None:
+    run_in_directory(hostile, f"if __name__ == '__main__':{HELPER_COMMANDS[helper]}")
 
 
-def test_command_reads_a_set_in_a_hostile_working_directory(hostile: Path, tmp_path: Path) -> None:
-    """The set is in the working directory, and its HDF5 file is checked by a helper process."""
+def test_command_reads_demos_in_hostile_directory(hostile: Path, tmp_path: Path) -> None:
+    """The set is in the working directory, and a subprocess checks its HDF5 file."""
     import numpy as np
 
     from lookfurther.demos import storage
@@ -97,18 +95,18 @@ def test_command_reads_a_set_in_a_hostile_working_directory(hostile: Path, tmp_p
     planes = np.zeros((2, 4), np.float32)
     episode = Episode(planes, np.array([0]), np.ones(1, np.float32), True, 1)
     storage.save_episodes("theirs-v0", [episode], spec, "them", root=hostile)
-    said = run_and_read_marks(hostile, CONSOLE_SCRIPT, "demos", "show", str(hostile / "theirs-v0"))
-    assert "CartPole-v1, 1 episode" in said
+    output = run_in_directory(hostile, CONSOLE_SCRIPT, "demos", "show", str(hostile / "theirs-v0"))
+    assert "CartPole-v1, 1 episode" in output
 
 
-def test_process_finds_what_this_one_finds_but_not_the_working_directory(
+def test_subprocess_path_excludes_working_directory(
     hostile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after `python -m lookfurther`, which has the working directory on its own path."""
+    """As with `python -m lookfurther`, which has the working directory on its path."""
     monkeypatch.chdir(hostile)
     monkeypatch.syspath_prepend(str(hostile))
     monkeypatch.syspath_prepend("")
-    code = "import sys, json, h5py; from lookfurther import processes; print(sys.path)"
+    code = "import sys, json, h5py; import lookfurther; print(sys.path)"
     done = subprocess.run(
         python_command("-c", code), env=subprocess_environment(), capture_output=True, text=True
     )
@@ -120,7 +118,7 @@ def test_process_finds_what_this_one_finds_but_not_the_working_directory(
 
 
 @pytest.mark.parametrize("before", [None, "1", ""])
-def test_environment_is_as_before_after_the_start_of_a_process(
+def test_safe_import_path_restores_environment(
     before: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(processes.SAFE_PATH_VARIABLE, raising=False)

@@ -1,4 +1,4 @@
-"""A run folder has one holder, one configuration, and no half-written file (F25)."""
+"""A run folder has one lock holder, one configuration, and no incomplete file."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ def changed_config(**overrides: Any) -> config.Config:
     return config.replace(CONFIG, **overrides)
 
 
-# F25: one holder
+# The lock
 
 
 def hold_lock(path: str, fork: bool) -> None:
-    """Hold a folder until killed; with `fork`, leave a child behind that lives on."""
+    """Hold the lock until killed; with `fork`, start a child that outlives this process."""
     with RunDir.open(Path(path), CONFIG, resume=False):
         if not fork:
             print(os.getpid(), os.getpid(), flush=True)
-        elif os.fork() == 0:  # the child speaks, for only then has it let go
+        elif os.fork() == 0:  # the child prints, after it has released the lock
             print(os.getppid(), os.getpid(), flush=True)
         signal.pause()
 
 
 @contextmanager
 def lock_holder(path: Path, fork: bool = False) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A process that holds `path`, and the id of its child."""
-    call = f"from {__name__} import hold; hold({str(path)!r}, {fork})"
+    """A process that holds the lock of `path`, and the id of its child."""
+    call = f"from {__name__} import hold_lock; hold_lock({str(path)!r}, {fork})"
     process = subprocess.Popen(
         [sys.executable, "-c", call], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -68,7 +68,7 @@ def lock_holder(path: Path, fork: bool = False) -> Iterator[tuple[subprocess.Pop
                 os.kill(child, signal.SIGKILL)
 
 
-def test_a_second_holder_is_refused_until_the_first_is_dead(tmp_path: Path) -> None:
+def test_lock_is_refused_until_holder_dies(tmp_path: Path) -> None:
     with lock_holder(tmp_path) as (process, _):
         for resume in (False, True):
             with pytest.raises(RunLocked, match=f"process {process.pid} on {socket.gethostname()}"):
@@ -78,15 +78,15 @@ def test_a_second_holder_is_refused_until_the_first_is_dead(tmp_path: Path) -> N
         RunDir.open(tmp_path, CONFIG, resume=True).close()
 
 
-def test_a_child_that_outlives_the_holder_does_not_hold(tmp_path: Path) -> None:
+def test_forked_child_does_not_hold_lock(tmp_path: Path) -> None:
     with lock_holder(tmp_path, fork=True) as (process, child):
         process.kill()
         process.wait()
-        os.kill(child, 0)  # it lives
+        os.kill(child, 0)  # it is alive
         RunDir.open(tmp_path, CONFIG, resume=True).close()
 
 
-def test_the_same_process_cannot_hold_twice(tmp_path: Path) -> None:
+def test_same_process_cannot_lock_twice(tmp_path: Path) -> None:
     with RunDir.open(tmp_path, CONFIG, resume=False):
         with pytest.raises(RunLocked, match=f"process {os.getpid()} on "):
             RunDir.open(tmp_path, CONFIG, resume=True)
@@ -97,14 +97,14 @@ def test_the_same_process_cannot_hold_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", "\x00", '{"pid": 1'])
-def test_an_unreadable_holder_still_holds(tmp_path: Path, content: str) -> None:
+def test_lock_with_unreadable_content_still_holds(tmp_path: Path, content: str) -> None:
     with RunDir.open(tmp_path, CONFIG, resume=False):
         (tmp_path / "lock").write_text(content)
         with pytest.raises(RunLocked, match="another process"):
             RunDir.open(tmp_path, CONFIG, resume=True)
 
 
-def test_a_refused_run_lets_go(tmp_path: Path) -> None:
+def test_refused_run_releases_lock(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     RunDir.open(tmp_path, CONFIG, resume=False).close()
     for _ in range(3):
@@ -119,7 +119,7 @@ def test_a_refused_run_lets_go(tmp_path: Path) -> None:
 # New and resumed runs
 
 
-def test_a_new_run_writes_its_settings_and_versions(tmp_path: Path) -> None:
+def test_new_run_writes_settings_and_versions(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "new"
     with RunDir.open(path, CONFIG, resume=False) as run:
         assert config.from_json((path / "config.json").read_text()) == CONFIG
@@ -132,7 +132,7 @@ def test_a_new_run_writes_its_settings_and_versions(tmp_path: Path) -> None:
         assert list(map(str, names)) == ["checkpoints", "metrics.jsonl", "events", "curve.png"]
 
 
-def test_a_folder_with_a_run_needs_resume(tmp_path: Path) -> None:
+def test_existing_run_needs_resume(tmp_path: Path) -> None:
     RunDir.open(tmp_path, CONFIG, resume=False).close()
     before = (tmp_path / "config.json").read_text()
     with pytest.raises(ConfigError, match="already holds a run: add --resume"):
@@ -140,7 +140,7 @@ def test_a_folder_with_a_run_needs_resume(tmp_path: Path) -> None:
     assert (tmp_path / "config.json").read_text() == before
 
 
-def test_resume_needs_a_run_and_creates_nothing(tmp_path: Path) -> None:
+def test_resume_without_run_creates_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"{tmp_path}/none holds no run to resume"):
         RunDir.open(tmp_path / "none", CONFIG, resume=True)
     assert os.listdir(tmp_path) == []
@@ -162,7 +162,7 @@ ALLOWED_CHANGES: dict[str, Any] = {
 }
 
 
-def test_a_resumed_run_may_change_how_long_and_where(tmp_path: Path) -> None:
+def test_resume_accepts_changeable_settings(tmp_path: Path) -> None:
     assert {name.replace("__", ".") for name in ALLOWED_CHANGES} == CHANGEABLE_SETTINGS
     RunDir.open(tmp_path, CONFIG, resume=False).close()
     longer = changed_config(**ALLOWED_CHANGES)
@@ -180,7 +180,7 @@ def test_a_resumed_run_may_change_how_long_and_where(tmp_path: Path) -> None:
         ({"run__seed": 1, "actor__lanes": 5}, r"actor\.lanes = 128, not 5:"),
     ],
 )
-def test_a_resumed_run_may_change_nothing_else(
+def test_resume_refuses_other_setting_changes(
     tmp_path: Path, overrides: dict[str, Any], difference: str
 ) -> None:
     RunDir.open(tmp_path, CONFIG, resume=False).close()
@@ -191,34 +191,32 @@ def test_a_resumed_run_may_change_nothing_else(
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"env": 1}', b"\xff"])
-def test_a_broken_record_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+def test_broken_config_file_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     RunDir.open(tmp_path, CONFIG, resume=False).close()
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(ConfigError, match=r"config\.json"):
         RunDir.open(tmp_path, CONFIG, resume=True)
 
 
-def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_impossible_run_dir_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(ConfigError, match=r"file.* cannot be a run folder"):
             RunDir.open(path, CONFIG, resume=False)
 
 
-# Small files
+# Text files and versions
 
 
-def test_text_is_replaced_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_text_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "report.md"
     write_text(path, "old ü\n")
     assert path.read_bytes() == "old ü\n".encode()
 
-    def full(_: int) -> None:
+    def raise_disk_full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", raise_disk_full)
     with pytest.raises(OSError, match="No space"):
         write_text(path, "new")
     monkeypatch.undo()
@@ -228,20 +226,20 @@ def test_text_is_replaced_whole_or_not_at_all(
     assert path.read_text() == "new"
 
 
-def test_versions() -> None:
+def test_collect_versions_lists_packages() -> None:
     assert package_version("no-such-package") is None
-    known = collect_versions()
-    assert known["numpy"] == numpy.__version__
-    assert known["python"] == platform.python_version()
-    assert {"platform", "machine", "lookfurther", "ale-py", "minari", "commit"} <= known.keys()
+    versions = collect_versions()
+    assert versions["numpy"] == numpy.__version__
+    assert versions["python"] == platform.python_version()
+    assert {"platform", "machine", "lookfurther", "ale-py", "minari", "commit"} <= versions.keys()
 
 
-def test_the_commit_is_that_of_the_checkout(tmp_path: Path) -> None:
+def test_git_commit_is_that_of_checkout(tmp_path: Path) -> None:
     assert run_dir._git_commit(tmp_path) is None
 
-    def git(*words: str) -> str:
-        name = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-        command = ["git", *name, *words]
+    def git(*arguments: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        command = ["git", *identity, *arguments]
         return subprocess.run(
             command, cwd=tmp_path, check=True, capture_output=True, text=True
         ).stdout.strip()

@@ -1,4 +1,4 @@
-"""A checkpoint on demand: `lookfurther checkpoint RUN` finds the run by its lock."""
+"""`lookfurther checkpoint RUN` finds the run by its lock and requests a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIG = config.replace(config.Config(), env="CartPole-v1", demos=("a",))
 
 
 def error_of_request(folder: Path, capfd: pytest.CaptureFixture[str]) -> str:
-    """The one line that the command prints."""
+    """The one line that the failing command prints."""
     assert main(["checkpoint", str(folder)]) == 2
     out, err = capfd.readouterr()
     assert out == ""
@@ -28,9 +28,7 @@ def error_of_request(folder: Path, capfd: pytest.CaptureFixture[str]) -> str:
     return err.removeprefix("lookfurther: ").strip()
 
 
-def test_the_run_in_a_folder_receives_the_request(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_checkpoint_command_signals_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with RunDir.open(tmp_path, CONFIG, resume=False) as run:
         assert main(["checkpoint", str(tmp_path)]) == 0
         assert run.checkpoint_signal.is_requested
@@ -38,7 +36,7 @@ def test_the_run_in_a_folder_receives_the_request(
     assert capfd.readouterr() == (expected, "")
 
 
-def test_without_a_run_in_progress_there_is_one_line(
+def test_checkpoint_command_without_run_prints_error(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -51,7 +49,7 @@ def test_without_a_run_in_progress_there_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"host": "elsewhere"}, "is on elsewhere: run this command there"),
         ({"pid": os.getppid()}, "does not hold it: run this command where the run was started"),
@@ -62,12 +60,12 @@ def test_without_a_run_in_progress_there_is_one_line(
         ({"checkpoint_signal": False}, "outside its main thread"),
     ],
 )
-def test_only_the_process_that_holds_the_lock_is_sent_a_signal(
+def test_only_lock_holder_receives_signal(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     change: dict[str, Any],
-    words: str,
+    message: str,
 ) -> None:
     sent: list[Any] = []
     monkeypatch.setattr(os, "kill", lambda *arguments: sent.append(arguments))
@@ -75,26 +73,26 @@ def test_only_the_process_that_holds_the_lock_is_sent_a_signal(
         holder = json.loads((tmp_path / "lock").read_text())
         assert holder["host"] == socket.gethostname()
         (tmp_path / "lock").write_text(json.dumps(holder | change))
-        assert words in error_of_request(tmp_path, capfd)
+        assert message in error_of_request(tmp_path, capfd)
     assert sent == []
 
 
-@pytest.mark.parametrize("written", ["", "[]", "{", "[" * 9000])
-def test_a_lock_that_names_nobody_is_refused(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], written: str
+@pytest.mark.parametrize("content", ["", "[]", "{", "[" * 9000])
+def test_lock_without_process_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], content: str
 ) -> None:
     with RunDir.open(tmp_path, CONFIG, resume=False):
-        (tmp_path / "lock").write_text(written)
+        (tmp_path / "lock").write_text(content)
         assert "does not name a process" in error_of_request(tmp_path, capfd)
 
 
-def test_a_run_outside_the_main_thread_takes_no_signal(
+def test_run_outside_main_thread_takes_no_signal(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    former, runs = signal.getsignal(signal.SIGUSR1), []
+    previous, runs = signal.getsignal(signal.SIGUSR1), []
     thread = threading.Thread(target=lambda: runs.append(RunDir.open(tmp_path, CONFIG, False)))
     thread.start()
     thread.join()
     assert "outside its main thread" in error_of_request(tmp_path, capfd)
     runs[0].close()
-    assert signal.getsignal(signal.SIGUSR1) is former
+    assert signal.getsignal(signal.SIGUSR1) is previous

@@ -1,4 +1,4 @@
-"""What a run does with signals, and with environments that hang or raise anything."""
+"""How a run handles signals, and environments that hang or raise anything."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.process_group import wait_until_gone
 from tests.test_training import newest_checkpoint, tiny_config
 
 ROOT = Path(__file__).parents[1]
-pytestmark = pytest.mark.timeout(120)  # what goes wrong here hangs
+pytestmark = pytest.mark.timeout(120)  # a failure here hangs
 
 
 @pytest.fixture(autouse=True)
@@ -52,11 +52,11 @@ def hang_forever() -> None:
         time.sleep(60)
 
 
-# Signals alone
+# Signals without a run
 
 
 @pytest.mark.parametrize("wait", [hang_forever, threading.Event().wait])
-def test_an_environment_that_hangs_is_interrupted(wait: Callable[[], None]) -> None:
+def test_hanging_environment_is_interrupted_by_signal(wait: Callable[[], None]) -> None:
     with StopSignals(lambda: True) as signals:
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(StopRequested):
@@ -64,65 +64,63 @@ def test_an_environment_that_hangs_is_interrupted(wait: Callable[[], None]) -> N
         assert signals.received_signal == "SIGTERM"
 
 
-def test_nothing_but_an_environment_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watcher looks again and again, and finds an environment at its tenth look alone."""
+def test_only_environment_code_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watcher checks repeatedly, and finds an environment only at its tenth check."""
     monkeypatch.setattr(signals_module, "RETRY_PERIOD", 0.0)
-    looks, found = [], threading.Event()
+    checks, found = [], threading.Event()
 
     def in_environment() -> bool:
-        looks.append(threading.current_thread() is threading.main_thread())
-        found.set() if len(looks) == 10 else None
-        return len(looks) == 10  # no more when the main thread looks
+        checks.append(threading.current_thread() is threading.main_thread())
+        found.set() if len(checks) == 10 else None
+        return len(checks) == 10  # no longer when the main thread checks
 
     with StopSignals(in_environment) as signals:
         os.kill(os.getpid(), signal.SIGINT)
         found.wait()
-        while not any(looks):
+        while not any(checks):
             time.sleep(0)
     assert signals.received_signal == "SIGINT"
 
 
-def test_a_closed_terminal_asks_for_a_stop_unless_that_is_ignored() -> None:
+def test_sighup_stops_run_unless_ignored() -> None:
     with StopSignals() as signals:
         signal.raise_signal(signal.SIGHUP)
         assert signals.received_signal == "SIGHUP"
-    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with StopSignals() as signals:
             signal.raise_signal(signal.SIGHUP)
             assert signals.received_signal is None
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGHUP, former)
+        signal.signal(signal.SIGHUP, previous)
 
 
-def test_a_checkpoint_signal_is_noted() -> None:
-    former = signal.getsignal(signal.SIGUSR1)
+def test_checkpoint_signal_sets_request() -> None:
+    previous = signal.getsignal(signal.SIGUSR1)
     with CheckpointSignal() as request:
         assert not request.is_requested
         signal.raise_signal(signal.SIGUSR1)
         assert request.is_requested
-    assert signal.getsignal(signal.SIGUSR1) is former
+    assert signal.getsignal(signal.SIGUSR1) is previous
 
 
 # Runs
 
 
 def assert_resumes(config: Config, env: Callable[[], Any] = Counting) -> None:
-    """The run saved a checkpoint, and can be resumed from it."""
+    """Check that the run saved a checkpoint and can be resumed from it."""
     step = newest_checkpoint(Path(config.run.folder)).metadata["step"]
     longer = replace(config, run__steps=step + 40, environment__processes=0)
     assert train(longer, env=env, resume=True).step == step + 40
 
 
 class UnexpectedError(BaseException):
-    """Neither an exit nor an interrupt."""
+    """Neither a SystemExit nor a KeyboardInterrupt."""
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), UnexpectedError("odd")])
-def test_whatever_an_environment_raises_there_is_a_checkpoint(
-    tmp_path: Path, error: BaseException
-) -> None:
+def test_any_environment_exception_saves_checkpoint(tmp_path: Path, error: BaseException) -> None:
     def throw() -> None:
         raise error
 
@@ -134,14 +132,14 @@ def test_whatever_an_environment_raises_there_is_a_checkpoint(
     assert_resumes(config)
 
 
-def test_an_exit_during_an_evaluation_loses_no_episode(tmp_path: Path) -> None:
-    """The environments of training are as they were: all their episodes go on."""
+def test_exit_during_evaluation_keeps_training_episodes(tmp_path: Path) -> None:
+    """The environments of training are unchanged: all their episodes continue."""
     built = []
 
     def env() -> Counting:
         built.append(None)
-        evaluating = len(built) > 1 + 4  # one to look at the spaces
-        return Acting(sys.exit, 1) if evaluating else Counting()
+        is_evaluation = len(built) > 1 + 4  # the first one is for the spaces
+        return Acting(sys.exit, 1) if is_evaluation else Counting()
 
     config = tiny_config(tmp_path / "run", env="acting", run__evaluate_period=200)
     with pytest.raises(SystemExit):
@@ -153,8 +151,8 @@ def test_an_exit_during_an_evaluation_loses_no_episode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-def test_sigterm_ends_a_run_whose_environment_hangs(tmp_path: Path, processes: int) -> None:
-    """The environment sends the signal itself and never returns; nothing else limits its time."""
+def test_sigterm_stops_run_with_hanging_environment(tmp_path: Path, processes: int) -> None:
+    """The environment sends the signal itself and never returns; no timeout applies."""
     run, once = os.getpid(), tmp_path / "once"
     once.touch()
 
@@ -172,14 +170,14 @@ def test_sigterm_ends_a_run_whose_environment_hangs(tmp_path: Path, processes: i
     assert summary.stop_reason == "SIGTERM"
     saved = newest_checkpoint(tmp_path / "run")
     assert saved.metadata["step"] == summary.step >= 4 * 39
-    assert not saved.files["envs"]  # the step that was cut short leads nowhere
+    assert not saved.files["envs"]  # an interrupted step cannot be continued
     assert_resumes(config)
 
 
-def test_a_stopped_worker_does_not_hold_up_the_last_checkpoint(
+def test_stopped_worker_does_not_block_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is stopped after its last answer, and a signal comes while its state does not."""
+    """A worker stops after its last step, and a signal arrives while its state is awaited."""
     real, stopped = ActorPool.state, []
 
     def state(self: ActorPool) -> Any:
@@ -201,10 +199,10 @@ def test_a_stopped_worker_does_not_hold_up_the_last_checkpoint(
     assert_resumes(config)
 
 
-def test_a_run_goes_on_when_a_worker_is_killed(
+def test_run_continues_after_worker_is_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing of the episodes that were under way in its lanes is ever sampled."""
+    """The episodes in progress in its lanes are never sampled."""
     (tmp_path / "once").touch()
 
     def die() -> None:
@@ -228,13 +226,13 @@ def test_a_run_goes_on_when_a_worker_is_killed(
     for lane in range(4):
         begins = (marks[lane] & FIRST).nonzero().flatten().tolist()
         for begin, end in pairwise(begins):
-            if not marks[lane, end - 1] & END:  # the episode broke off
+            if not marks[lane, end - 1] & END:  # the episode was dropped
                 cut += 1
                 assert not mass[lane, begin:end].any()
     assert cut == 2
 
 
-def test_a_run_whose_workers_always_die_stops_with_a_checkpoint(tmp_path: Path) -> None:
+def test_repeated_worker_deaths_stop_with_checkpoint(tmp_path: Path) -> None:
     config = tiny_config(
         tmp_path / "run", env="dying", environment__processes=1, environment__max_failures=2
     )
@@ -243,18 +241,18 @@ def test_a_run_whose_workers_always_die_stops_with_a_checkpoint(tmp_path: Path) 
     assert_resumes(config)
 
 
-def test_a_checkpoint_is_saved_on_request(
+def test_checkpoint_request_saves_checkpoint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ask = partial(os.kill, os.getpid(), signal.SIGUSR1)
-    train(tiny_config(tmp_path / "run", env="acting"), env=partial(Acting, ask, 30))
+    request = partial(os.kill, os.getpid(), signal.SIGUSR1)
+    train(tiny_config(tmp_path / "run", env="acting"), env=partial(Acting, request, 30))
     out = capsys.readouterr().out
     first, last = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert last == "step_000000000400"
     assert f"checkpoint saved on request at step {int(first[5:])}\n" in out
 
 
-# Runs in processes of their own
+# Runs in other processes
 
 HANGING_RUN_SCRIPT = """
 import sys
@@ -262,18 +260,19 @@ from functools import partial
 from pathlib import Path
 from lookfurther import preset, train
 from tests.faulty_envs import Hanging
-from tests.test_training import tiny
+from tests.test_training import tiny_config
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     settings = {"environment__processes": 2, "environment__worker_timeout": 0.0}
-    train(tiny(folder / "run", env="hanging", **settings), env=partial(Hanging, folder / "hung"))
+    config = tiny_config(folder / "run", env="hanging", **settings)
+    train(config, env=partial(Hanging, folder / "hung"))
 """
 
 
 @contextlib.contextmanager
 def start_process(*words: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A Python process in a session of its own, of which nothing stays."""
+    """A Python process in its own session, which is killed at the end."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm", "PYTHONUTF8": "1"}
     running = subprocess.Popen(
         [sys.executable, *words], env=environment, start_new_session=True, **options
@@ -293,7 +292,7 @@ def wait_for_file(file: Path, running: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_signal_ends_a_hanging_run_and_its_workers_at_once(tmp_path: Path) -> None:
+def test_second_signal_ends_hanging_run_and_workers(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(HANGING_RUN_SCRIPT)
     with start_process(str(tmp_path / "script.py"), str(tmp_path)) as running:
         wait_for_file(tmp_path / "hung", running)
@@ -304,18 +303,18 @@ def test_a_second_signal_ends_a_hanging_run_and_its_workers_at_once(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_run_whose_terminal_is_closed_saves_a_checkpoint(tmp_path: Path) -> None:
+def test_closed_terminal_saves_checkpoint(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "run", run__steps=100_000_000)
     words = [word for name, value in differing_settings(config) for word in (f"--{name}", *value)]
-    terminal, theirs = pty.openpty()
-    own = partial(fcntl.ioctl, theirs, termios.TIOCSCTTY, 0)
+    terminal, process_end = pty.openpty()
+    set_terminal = partial(fcntl.ioctl, process_end, termios.TIOCSCTTY, 0)
     command = ("-m", "lookfurther", "train", "no-demos", *words)
-    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
-    with start_process(*command, preexec_fn=own, **streams) as running:
-        os.close(theirs)
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), process_end)
+    with start_process(*command, preexec_fn=set_terminal, **streams) as running:
+        os.close(process_end)
         metrics = tmp_path / "run" / "metrics.jsonl"
         while not metrics.exists() or not read_metrics(metrics):
-            assert os.read(terminal, 65536)  # what nobody reads would stop the run
+            assert os.read(terminal, 65536)  # unread output would block the run
         os.close(terminal)
         assert running.wait() == 0
         wait_until_gone(running.pid)
@@ -323,9 +322,10 @@ def test_a_run_whose_terminal_is_closed_saves_a_checkpoint(tmp_path: Path) -> No
 
 
 def differing_settings(config: Config) -> list[tuple[str, list[str]]]:
-    """What differs from the preset, as the command line has it."""
-    usual = report_settings(preset("no-demos"))
-    own = {k: v for k, v in report_settings(config).items() if v != usual[k]}
+    """The settings that differ from the preset, as command-line options."""
+    defaults = report_settings(preset("no-demos"))
+    changed = {k: v for k, v in report_settings(config).items() if v != defaults[k]}
     return [
-        (k, [str(x) for x in (v if isinstance(v, tuple | list) else [v])]) for k, v in own.items()
+        (k, [str(x) for x in (v if isinstance(v, tuple | list) else [v])])
+        for k, v in changed.items()
     ]

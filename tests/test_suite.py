@@ -1,4 +1,4 @@
-"""Suites: the grid of a file, what is refused before anything starts, and what is done again."""
+"""Suites: the grid of a file, errors before anything starts, and repeated runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ steps = 400
 learner.gamma = 0.9
 "replay.horizons" = [1, 2]
 [settings.replay]
-start = 100
+learning_starts = 100
 capacity = 2000
 [settings.actor]
 lanes = 4
@@ -65,7 +65,7 @@ def build_suite_jobs(folder: Path, text: str) -> list[suite.SuiteJob]:
 # The grid
 
 
-def test_a_file_is_a_grid_with_its_settings(tmp_path: Path) -> None:
+def test_suite_file_builds_grid_with_settings(tmp_path: Path) -> None:
     found = build_suite_jobs(tmp_path, TINY_SUITE)
     cells = [(j.config.env, j.config.preset, j.config.run.seed) for j in found]
     assert cells == [
@@ -100,10 +100,10 @@ def test_a_file_is_a_grid_with_its_settings(tmp_path: Path) -> None:
     st.floats(0, 1),
     st.sampled_from(["raw", "clip"]),
 )
-def test_the_command_of_a_run_gives_its_settings(
+def test_train_arguments_reproduce_job_settings(
     name: str, full: bool, hidden: tuple[int, ...], gamma: float, reward: str
 ) -> None:
-    """Whatever a suite sets arrives in the process that trains."""
+    """All settings of a suite reach the process that trains."""
     config = preset(name, "small", env="CartPole-v1", run__folder="a b/c", run__minutes=0.5)
     config = replace(config, environment__full_actions=full, network__hidden=hidden)
     config = replace(config, learner__gamma=gamma, environment__reward_transform=reward)
@@ -116,8 +116,8 @@ def test_the_command_of_a_run_gives_its_settings(
     assert not options.resume
 
 
-def test_demonstrations_by_game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A preset that learns from demonstrations gets those of its game, another gets none."""
+def test_demo_names_follow_game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A preset with demonstrations gets those of its game, another one gets none."""
     monkeypatch.setattr(suite.catalog, "find_set", lambda word: word)
     text = 'presets = ["apex-dqfd", "no-demos"]\ndemos = ["me/{game}-v0", "all-v0"]\n'
     found = build_suite_jobs(tmp_path, text + 'envs = ["ALE/MontezumaRevenge-v5", "CartPole-v1"]')
@@ -129,7 +129,7 @@ def test_demonstrations_by_game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ]
 
 
-def test_the_papers_suites_are_the_papers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_shipped_suites_match_paper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """42 games in the paper's order, and the six games and five curves of Figure 3."""
     pytest.importorskip("ale_py")
     monkeypatch.setattr(suite.catalog, "find_set", lambda word: word)
@@ -145,11 +145,11 @@ def test_the_papers_suites_are_the_papers(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert all(j.config.run.steps == Config().run.steps for j in found)
 
 
-# What is refused
+# Errors
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("no-demos", "nodemos"), "unknown preset 'nodemos'"),
         (("CartPole-v1", "CartPool-v1"), "CartPool"),
@@ -167,31 +167,31 @@ def test_the_papers_suites_are_the_papers(monkeypatch: pytest.MonkeyPatch, tmp_p
         (("[budget]", "[budget"), "cannot be read"),
     ],
 )
-def test_mistakes_are_one_line_before_anything_starts(
-    change: tuple[str, str], said: str, tmp_path: Path, capsys: Any
+def test_invalid_suite_prints_one_line_and_starts_nothing(
+    change: tuple[str, str], message: str, tmp_path: Path, capsys: Any
 ) -> None:
     assert change[0] in TINY_SUITE
     path = write_suite(tmp_path, TINY_SUITE.replace(*change))
     assert main(["suite", path, "--out", str(tmp_path / "out")]) in (2, 4)
     captured = capsys.readouterr()
-    assert said in captured.err
+    assert message in captured.err
     assert len(captured.err.splitlines()) == 1
     assert captured.out == ""
     assert not (tmp_path / "out").exists()
 
 
-def test_an_unknown_suite_names_those_there_are(capsys: Any) -> None:
+def test_unknown_suite_lists_shipped_suites(capsys: Any) -> None:
     assert main(["suite", "papers"]) == 2
     assert "one of ablation, paper" in capsys.readouterr().err
 
 
-def test_a_folder_of_other_settings_is_refused(tmp_path: Path) -> None:
+def test_run_dir_with_other_settings_is_refused(tmp_path: Path) -> None:
     [job] = build_suite_jobs(tmp_path, ONE_JOB_SUITE)
     job.folder.mkdir(parents=True)
     (job.folder / "config.json").write_text(to_json(replace(job.config, learner__gamma=0.8)))
     with pytest.raises(ConfigError, match="holds a run of other settings"):
         build_suite_jobs(tmp_path, ONE_JOB_SUITE)
-    longer = replace(job.config, run__steps=7)  # may differ: how long a run goes on
+    longer = replace(job.config, run__steps=7)  # the length of a run may differ
     (job.folder / "config.json").write_text(to_json(longer))
     assert [j.state for j in build_suite_jobs(tmp_path, ONE_JOB_SUITE)] == ["waiting"]
 
@@ -203,7 +203,7 @@ def test_a_folder_of_other_settings_is_refused(tmp_path: Path) -> None:
     ("step", "seconds", "minutes", "done"),
     [(399, 0, 0, False), (400, 0, 0, True), (10, 59, 1, False), (10, 60, 1, True)],
 )
-def test_done_is_the_budget_of_the_newest_checkpoint(
+def test_job_is_done_when_checkpoint_used_budget(
     step: int, seconds: int, minutes: int, done: bool, tmp_path: Path
 ) -> None:
     text = ONE_JOB_SUITE.replace("steps = 400", f"steps = 400\nminutes = {minutes}")
@@ -225,8 +225,8 @@ def suite_command(*words: str) -> tuple[list[str], dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)  # half a minute of work: six processes that import torch
-def test_a_failure_is_noted_and_the_suite_goes_on(tmp_path: Path) -> None:
-    """One run cannot have its folder; the other is trained, skipped next time, and extended."""
+def test_suite_continues_after_failed_job(tmp_path: Path) -> None:
+    """One job cannot make its folder; the other is trained, skipped next time, and extended."""
     text = ONE_JOB_SUITE.replace("seeds = [0]", "seeds = [0, 1]")
     first, second = build_suite_jobs(tmp_path, text)
     first.folder.parent.mkdir()
@@ -251,14 +251,14 @@ def test_a_failure_is_noted_and_the_suite_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_signal_stops_the_run_at_work_and_the_suite(tmp_path: Path) -> None:
-    """The run saves a checkpoint, from which the next suite goes on."""
+def test_signal_stops_running_job_and_suite(tmp_path: Path) -> None:
+    """The job saves a checkpoint, from which the next suite continues."""
     text = ONE_JOB_SUITE.replace("steps = 400", "steps = 1000000").replace("[0]", "[0, 1]")
     found = build_suite_jobs(tmp_path, text)
     line, how = suite_command(write_suite(tmp_path, text), "--out", str(tmp_path / "out"))
     process = subprocess.Popen(line, **how)
     metrics = found[0].folder / "metrics.jsonl"
-    wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)  # it trains by then
+    wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)  # it is training
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate()
     assert process.returncode == 1
@@ -272,13 +272,13 @@ def test_a_signal_stops_the_run_at_work_and_the_suite(tmp_path: Path) -> None:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait; the time limit of the test catches what never comes."""
+    """Wait until a condition holds; the time limit of the test applies."""
     while not holds():
         time.sleep(0.1)
 
 
 @given(st.integers(1, 60), st.data())
-def test_the_window_holds_the_run_at_work(count: int, data: st.DataObject) -> None:
+def test_window_contains_running_job(count: int, data: st.DataObject) -> None:
     centre, room = data.draw(st.integers(0, count - 1)), data.draw(st.integers(-3, 70))
     runs: Any = list(range(count))
     shown = visible_jobs(runs, centre, room)
@@ -286,7 +286,7 @@ def test_the_window_holds_the_run_at_work(count: int, data: st.DataObject) -> No
     assert len(shown) == min(count, max(1, room))
 
 
-def test_the_table_is_drawn(tmp_path: Path) -> None:
+def test_suite_table_shows_jobs(tmp_path: Path) -> None:
     from rich.console import Console
 
     from lookfurther.cli.suite import StatusBoard

@@ -1,4 +1,4 @@
-"""lookfurther bench: every measurement is made with the parts of a run, and the table says so."""
+"""lookfurther bench: every measurement uses the parts of a run and appears in the table."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ CONFIG = preset(
 )
 
 
-def test_every_measurement_gives_figures_and_the_table_their_ratios(
+def test_every_measurement_gives_finite_figures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By a clock that gains a hundredth of a second at every reading."""
+    """The clock gains a hundredth of a second at every reading."""
     clock = SimpleNamespace(perf_counter=partial(next, itertools.count(0.0, 0.01)))
     monkeypatch.setattr("lookfurther.training.throughput.time", clock)
     figures = measure_all(CONFIG, seconds=0.05)
@@ -45,11 +45,11 @@ def test_every_measurement_gives_figures_and_the_table_their_ratios(
     assert text.splitlines()[-1].startswith("what limits: the ")
 
 
-def test_a_measurement_has_at_least_one_turn() -> None:
-    """Also where the machine was busy with other work for longer than the measurement lasts."""
-    turns = []
-    count, seconds = ThroughputBenchmark(CONFIG, seconds=0.0)._run_timed(lambda: turns.append(None))
-    assert count == len(turns) == 1
+def test_measurement_has_at_least_one_call() -> None:
+    """Also if the machine is busy for longer than the measurement."""
+    calls = []
+    count, seconds = ThroughputBenchmark(CONFIG, seconds=0.0)._run_timed(lambda: calls.append(None))
+    assert count == len(calls) == 1
     assert seconds > 0
 
 
@@ -57,7 +57,7 @@ def test_a_measurement_has_at_least_one_turn() -> None:
     ("words", "steps"),
     [([], 200_000), (["--scale=paper"], 2_000_000), (["apex-dqfd"], 2_000_000)],
 )
-def test_a_machine_without_a_gpu_is_measured_with_what_it_can_hold(
+def test_bench_without_gpu_uses_small_scale(
     words: list[str], steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -65,13 +65,13 @@ def test_a_machine_without_a_gpu_is_measured_with_what_it_can_hold(
     assert (config.preset, config.replay.capacity, config.run.seed) == ("apex-dqfd", steps, 3)
 
 
-def test_the_replay_is_built_once_and_let_go() -> None:
-    """The process that measures the first update needs its memory."""
+def test_replay_is_built_once_and_freed() -> None:
+    """The process that measures the first update needs the memory."""
     bench = ThroughputBenchmark(CONFIG, 0.01)
     bench.learner()
-    held = weakref.ref(bench.full_mixture.agent)
+    replay = weakref.ref(bench.full_mixture.agent)
     bench.replay()
     bench.together(bench.actor()["steps"], updates=100.0)
-    assert held() is bench.full_mixture.agent
+    assert replay() is bench.full_mixture.agent
     bench.close()
-    assert held() is None
+    assert replay() is None

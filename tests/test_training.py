@@ -1,4 +1,4 @@
-"""Whole runs: reproducible, resumable, stopped and refused as faults.md asks."""
+"""Complete runs: reproducible, resumable, and stopped by faults with a checkpoint."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ from lookfurther.errors import (
     TrainingDiverged,
 )
 from lookfurther.rollout import EpisodeResult
-from lookfurther.training import best_checkpoint, checkpoint, hardware, loop
+from lookfurther.training import best_checkpoint, checkpoint, hardware, run
 from lookfurther.training.checkpoint import Checkpoint
-from lookfurther.training.loop import TrainingLoop
+from lookfurther.training.loop import TrainingLoop, updates_due
 from lookfurther.training.metrics import TrainingClock, read_metrics
-from lookfurther.training.rate import updates_due
 from lookfurther.training.run_dir import RunDir
 from lookfurther.types import END, FIRST
 from tests.faulty_envs import Counting, Moody
@@ -58,7 +57,7 @@ TIME_METRICS = (
 
 
 def tiny_config(folder: Path, demos: Path | None = None, **overrides: Any) -> Config:
-    """A run of a second: 4 lanes, 16 items a batch, 16 hidden units."""
+    """A run of about a second: 4 lanes, batches of 16 items, 16 hidden units."""
     small: dict[str, Any] = {
         "env": "CartPole-v1",
         "actor__lanes": 4,
@@ -110,13 +109,13 @@ def assert_checkpoints_equal(a: Checkpoint, b: Checkpoint, ignored: tuple[str, .
 
 
 def rows_without_times(folder: Path) -> list[dict[str, Any]]:
-    """The rows of metrics without what depends on the clock or the machine."""
+    """The rows of metrics without those that depend on the clock or the machine."""
     rows = read_metrics(folder / "metrics.jsonl")
     return [{k: v for k, v in row.items() if k not in TIME_METRICS} for row in rows]
 
 
 def balancing_policy(env: gymnasium.Env) -> Callable[[], int]:
-    """Push the cart to where the pole leans: a hundred steps or so."""
+    """Push the cart in the direction the pole leans: about a hundred steps."""
     cart: Any = env.unwrapped
     return lambda: int(cart.state[2] + 0.5 * cart.state[3] > 0)
 
@@ -124,12 +123,14 @@ def balancing_policy(env: gymnasium.Env) -> Callable[[], int]:
 @pytest.fixture(scope="module")
 def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     episodes, spec = collect_episodes("CartPole-v1", EnvConfig(), balancing_policy, range(2))
-    cut = [e for e in episodes if len(e) < 10_000]
-    return save_episodes("tests/balance-v0", cut, spec, "a rule", tmp_path_factory.mktemp("demos"))
+    short = [e for e in episodes if len(e) < 10_000]
+    return save_episodes(
+        "tests/balance-v0", short, spec, "a rule", tmp_path_factory.mktemp("demos")
+    )
 
 
 class WalkEnv(gymnasium.Env):
-    """Five states in a row from the middle: right is worth 1 at the end, left ends it."""
+    """Five states in a row, starting in the middle: the right end gives reward 1, the left 0."""
 
     def __init__(self) -> None:
         self.observation_space, self.action_space = Box(0, 1, (5,), np.float32), Discrete(2)
@@ -148,10 +149,10 @@ class WalkEnv(gymnasium.Env):
         return self.observe_position(), float(self.place == 4), over, False, {}
 
 
-# F21
+# Determinism
 
 
-def test_the_seed_decides_every_number(tmp_path: Path, demos: Path) -> None:
+def test_same_seed_gives_identical_run(tmp_path: Path, demos: Path) -> None:
     runs = [tmp_path / name for name in ("a", "b", "c")]
     for folder, seed in zip(runs, (0, 0, 1), strict=True):
         train(tiny_config(folder, demos, run__seed=seed))
@@ -178,10 +179,8 @@ def expected_first_priority(q: np.ndarray, episode: Episode, t: int, n: int) -> 
     return error**2 / 2 if error <= 1 else error - 0.5
 
 
-def test_demonstrations_begin_with_the_td_errors_of_the_first_network(
-    tmp_path: Path, demos: Path
-) -> None:
-    """In a run that ends before its first update."""
+def test_initial_demo_priorities_are_td_errors(tmp_path: Path, demos: Path) -> None:
+    """The run ends before its first update."""
     config = tiny_config(tmp_path / "run", demos, run__steps=100)
     assert train(config).updates == 0
     saved, agent = newest_checkpoint(tmp_path / "run"), Agent.load(tmp_path / "run")
@@ -197,46 +196,49 @@ def test_demonstrations_begin_with_the_td_errors_of_the_first_network(
     assert (mass[start:] == 0).all()
 
 
-def test_training_goes_on_as_if_nobody_had_looked(tmp_path: Path) -> None:
-    """Evaluations change no number of a run, and leave the best of the weights they saw."""
-    for folder, period in (("blind", 0), ("seen", 100)):
+def test_evaluation_does_not_change_training(tmp_path: Path) -> None:
+    """Evaluations change no number of a run, and save the best weights."""
+    for folder, period in (("plain", 0), ("evaluated", 100)):
         config = tiny_config(
             tmp_path / folder, run__evaluate_period=period, run__evaluate_episodes=3
         )
         train(config)
     assert_checkpoints_equal(
-        newest_checkpoint(tmp_path / "blind"), newest_checkpoint(tmp_path / "seen")
+        newest_checkpoint(tmp_path / "plain"), newest_checkpoint(tmp_path / "evaluated")
     )
-    blind, seen = rows_without_times(tmp_path / "blind"), rows_without_times(tmp_path / "seen")
-    scores = {row["step"]: row.pop("evaluation_mean", None) for row in seen}
-    assert blind == seen
-    assert scores.pop(100) is None  # no update yet, so nothing to see
-    saved, _ = checkpoint.load_newest(tmp_path / "seen" / "best")
+    plain, evaluated = (
+        rows_without_times(tmp_path / "plain"),
+        rows_without_times(tmp_path / "evaluated"),
+    )
+    scores = {row["step"]: row.pop("evaluation_mean", None) for row in evaluated}
+    assert plain == evaluated
+    assert scores.pop(100) is None  # no update yet, so no evaluation
+    saved, _ = checkpoint.load_newest(tmp_path / "evaluated" / "best")
     assert saved is not None
     assert saved.metadata["score"] == max(scores.values())
     assert scores[saved.metadata["step"]] == max(scores.values())
-    chosen = Agent.load(tmp_path / "seen").network.state_dict()
+    chosen = Agent.load(tmp_path / "evaluated").network.state_dict()
     assert all(torch.equal(chosen[name], w) for name, w in saved.files["weights"].items())
 
 
-def test_the_best_weights_have_the_best_score_whatever_their_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each run goes back to step 200 and sees other scores at steps 300 and 400."""
-    folder, scores, seen = tmp_path / "run", iter((1, 5, 3, 4, 4, 7, 6, 2, 8)), {}
+def test_best_weights_have_highest_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run resumes from step 200 and gets other scores at steps 300 and 400."""
+    folder, scores, weights_by_score = tmp_path / "run", iter((1, 5, 3, 4, 4, 7, 6, 2, 8)), {}
 
-    def scripted(*_: Any) -> list[EpisodeResult]:
+    def scripted_evaluation(*_: Any) -> list[EpisodeResult]:
         score = float(next(scores))
-        seen[score] = {k: v.clone() for k, v in loops[-1].learner.online.state_dict().items()}
+        weights_by_score[score] = {
+            k: v.clone() for k, v in loops[-1].learner.online_network.state_dict().items()
+        }
         return [EpisodeResult(array("d", [score]))]
 
-    def follow(self: TrainingLoop, *arguments: Any) -> None:
+    def record_loop(self: TrainingLoop, *arguments: Any) -> None:
         loops.append(self)
-        begin(self, *arguments)
+        original_init(self, *arguments)
 
-    loops, begin = [], TrainingLoop.__init__
-    monkeypatch.setattr(TrainingLoop, "__init__", follow)
-    monkeypatch.setattr(best_checkpoint, "play_episodes", scripted)
+    loops, original_init = [], TrainingLoop.__init__
+    monkeypatch.setattr(TrainingLoop, "__init__", record_loop)
+    monkeypatch.setattr(best_checkpoint, "play_episodes", scripted_evaluation)
     config = tiny_config(folder, run__checkpoint_period=200, run__evaluate_period=100)
     for expected in ((300, 5), (300, 5), (300, 7), (400, 8)):
         train(config, resume=(folder / "checkpoints").exists())
@@ -244,27 +246,27 @@ def test_the_best_weights_have_the_best_score_whatever_their_step(
         (path,) = (folder / "best").iterdir()
         assert (agent.step, checkpoint.load(path).metadata["score"]) == expected
         kept = agent.network.state_dict()
-        assert all(torch.equal(kept[k], v) for k, v in seen[float(expected[1])].items())
+        assert all(torch.equal(kept[k], v) for k, v in weights_by_score[float(expected[1])].items())
         shutil.rmtree(folder / "checkpoints" / "step_000000000400")
 
 
-# F20
+# Kill and resume
 
 KILLED_RUN_SCRIPT = """
 import os, signal, sys
 from lookfurther.config import from_json
-from lookfurther.training.loop import Loop
+from lookfurther.training.loop import TrainingLoop
 from lookfurther.training.train import train
 from tests import test_training
 
-turn = Loop.turn
+run_iteration = TrainingLoop.run_iteration
 
-def turn_or_die(self):
+def run_iteration_or_die(self):
     if self.step >= int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
-    turn(self)
+    run_iteration(self)
 
-Loop.turn = turn_or_die
+TrainingLoop.run_iteration = run_iteration_or_die
 env = getattr(test_training, sys.argv[3]) if len(sys.argv) > 3 else None
 train(from_json(open(sys.argv[1]).read()), env=env)
 """
@@ -272,41 +274,48 @@ train(from_json(open(sys.argv[1]).read()), env=env)
 
 def train_until_killed(config: Config, at: int, env: str = "") -> None:
     """Train in another process that is killed (-9) at a step."""
-    record = Path(config.run.folder).with_suffix(".json")
-    record.write_text(to_json(config))
-    words = [sys.executable, "-c", KILLED_RUN_SCRIPT, str(record), str(at), *([env] if env else [])]
+    config_file = Path(config.run.folder).with_suffix(".json")
+    config_file.write_text(to_json(config))
+    words = [
+        sys.executable,
+        "-c",
+        KILLED_RUN_SCRIPT,
+        str(config_file),
+        str(at),
+        *([env] if env else []),
+    ]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumed_ends_as_if_it_had_never_died(
+def test_killed_run_resumes_to_identical_result(
     tmp_path: Path, demos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Killed 60 steps beyond its checkpoint: those steps are played and learned from again."""
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    """Killed 60 steps after its checkpoint: the resumed run repeats those steps."""
+    uninterrupted, resumed = tmp_path / "uninterrupted", tmp_path / "resumed"
     settings = {"run__steps": 400, "run__checkpoint_period": 200, "replay__capacity": 240}
-    train(tiny_config(whole, demos, **settings))
-    train_until_killed(tiny_config(cut, demos, **settings), at=260)
-    assert newest_checkpoint(cut).metadata["step"] == 200
+    train(tiny_config(uninterrupted, demos, **settings))
+    train_until_killed(tiny_config(resumed, demos, **settings), at=260)
+    assert newest_checkpoint(resumed).metadata["step"] == 200
     capsys.readouterr()
-    summary = train(tiny_config(cut, demos, **settings), resume=True)
+    summary = train(tiny_config(resumed, demos, **settings), resume=True)
     assert "resumed at step 200 from step_000000000200\n" in capsys.readouterr().out
     assert (summary.step, summary.stop_reason) == (400, "done")
-    assert_checkpoints_equal(newest_checkpoint(whole), newest_checkpoint(cut))
-    names = flatten_tensors(newest_checkpoint(whole)).keys()
+    assert_checkpoints_equal(newest_checkpoint(uninterrupted), newest_checkpoint(resumed))
+    names = flatten_tensors(newest_checkpoint(uninterrupted)).keys()
     parts = {"weights", "target", "adam", "agent_replay", "expert_replay", "actor", "envs"}
     assert {name.partition(".")[0] for name in names} == parts | {"returns", "random"}
     assert {"agent_replay.mass", "expert_replay.mass", "agent_replay.random"} <= names
     assert {"actor.0.generator", "expert_replay.random", "returns.recent"} <= names
     assert any(name.startswith("adam.square") for name in names)
-    assert rows_without_times(whole) == rows_without_times(cut)
+    assert rows_without_times(uninterrupted) == rows_without_times(resumed)
 
 
-def test_where_episodes_cannot_be_restored_everything_else_goes_on(
+def test_resume_without_env_state_restarts_episodes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Lanes hold 50 slots at the checkpoint, and 10 of them wait for what comes after it."""
+    """Lanes have 50 slots at the checkpoint, and the last 10 wait for later steps."""
     config = tiny_config(tmp_path / "run", env="moody", run__checkpoint_period=200, run__steps=320)
     train_until_killed(config, at=220, env="Moody")
     before = newest_checkpoint(tmp_path / "run")
@@ -314,60 +323,66 @@ def test_where_episodes_cannot_be_restored_everything_else_goes_on(
     capsys.readouterr()
     train(config, env=Moody, resume=True)
     out = capsys.readouterr().out
-    assert "resumed at step 200 from step_000000000200; 4 episodes in flight begin anew" in out
+    assert "resumed at step 200 from step_000000000200; 4 episodes in progress start again" in out
     after = newest_checkpoint(tmp_path / "run")
     assert (after.metadata["step"], after.metadata["updates"]) == (320, updates_due(config, 316))
     for name in ("planes", "actions", "rewards", "marks"):
         kept = before.files["agent_replay"][name]
         assert torch.equal(after.files["agent_replay"][name][:, : kept.shape[1]], kept)
     marks, mass = (after.files["agent_replay"][name] for name in ("marks", "mass"))
-    assert (marks[:, 50, 0] & FIRST != 0).all()  # every lane begins anew at the cut
+    assert (marks[:, 50, 0] & FIRST != 0).all()  # every lane starts a new episode
     acts = marks[:, :, 0] & END == 0
     assert torch.equal(mass[:, :40].gt(0).all(-1), acts[:, :40])
-    assert not mass[:, 40:50].any()  # no item spans the cut
+    assert not mass[:, 40:50].any()  # no item spans the resume
     assert torch.equal(mass[:, 50:70].gt(0).all(-1), acts[:, 50:70])
     assert acts.float().mean() == pytest.approx(3 / 4, abs=0.1)
 
 
 @pytest.mark.parametrize("phase", range(4))
-def test_a_run_can_stop_and_go_on_at_every_moment_of_an_episode(tmp_path: Path, phase: int) -> None:
-    """Episodes of 3 steps in all lanes at once: at one of the four, no action is in flight."""
-    whole, cut = tiny_config(tmp_path / "whole", env="c"), tiny_config(tmp_path / "cut", env="c")
-    train(replace(whole, run__steps=140), env=Counting)
-    train(replace(cut, run__steps=100 + 4 * phase), env=Counting)
-    train(replace(cut, run__steps=140), env=Counting, resume=True)
+def test_resume_is_exact_at_every_episode_phase(tmp_path: Path, phase: int) -> None:
+    """All lanes have episodes of 3 steps and a reset: the run stops at each of the four."""
+    uninterrupted, resumed = (
+        tiny_config(tmp_path / "uninterrupted", env="c"),
+        tiny_config(tmp_path / "resumed", env="c"),
+    )
+    train(replace(uninterrupted, run__steps=140), env=Counting)
+    train(replace(resumed, run__steps=100 + 4 * phase), env=Counting)
+    train(replace(resumed, run__steps=140), env=Counting, resume=True)
     assert_checkpoints_equal(
-        newest_checkpoint(tmp_path / "whole"), newest_checkpoint(tmp_path / "cut")
+        newest_checkpoint(tmp_path / "uninterrupted"), newest_checkpoint(tmp_path / "resumed")
     )
 
 
 def build_noisy_network(spec: Spec) -> nn.Module:
-    """A network that draws from torch's own random stream while it learns and acts."""
+    """A network that uses torch's random generator while it learns and acts."""
     return nn.Sequential(nn.Dropout(0.5), nn.Linear(spec.observation_shape[0], spec.actions))
 
 
-def test_a_network_with_noise_goes_on_with_its_noise(tmp_path: Path) -> None:
-    whole, cut, seen = (
-        tiny_config(tmp_path / name, env="walk") for name in ("whole", "cut", "seen")
+def test_resume_restores_network_noise(tmp_path: Path) -> None:
+    uninterrupted, resumed, evaluated = (
+        tiny_config(tmp_path / name, env="walk")
+        for name in ("uninterrupted", "resumed", "evaluated")
     )
-    train(replace(whole, run__steps=140), env=WalkEnv, network=build_noisy_network)
-    train(replace(cut, run__steps=100), env=WalkEnv, network=build_noisy_network)
-    train(replace(cut, run__steps=140), env=WalkEnv, network=build_noisy_network, resume=True)
+    train(replace(uninterrupted, run__steps=140), env=WalkEnv, network=build_noisy_network)
+    train(replace(resumed, run__steps=100), env=WalkEnv, network=build_noisy_network)
+    train(replace(resumed, run__steps=140), env=WalkEnv, network=build_noisy_network, resume=True)
     assert_checkpoints_equal(
-        newest_checkpoint(tmp_path / "whole"), newest_checkpoint(tmp_path / "cut")
+        newest_checkpoint(tmp_path / "uninterrupted"), newest_checkpoint(tmp_path / "resumed")
     )
-    watched = replace(seen, run__steps=140, run__evaluate_period=60, run__evaluate_episodes=1)
-    train(watched, env=WalkEnv, network=build_noisy_network)
+    with_evaluations = replace(
+        evaluated, run__steps=140, run__evaluate_period=60, run__evaluate_episodes=1
+    )
+    train(with_evaluations, env=WalkEnv, network=build_noisy_network)
     assert_checkpoints_equal(
-        newest_checkpoint(tmp_path / "whole"), newest_checkpoint(tmp_path / "seen")
+        newest_checkpoint(tmp_path / "uninterrupted"), newest_checkpoint(tmp_path / "evaluated")
     )
 
 
-# F14
+# Divergence
 
 
 class ExplodingEnv(WalkEnv):
-    """Walk whose rewards turn huge after 330 steps of all lanes together."""
+    """WalkEnv with huge rewards after 330 steps of all lanes together."""
 
     steps = 0
 
@@ -377,10 +392,10 @@ class ExplodingEnv(WalkEnv):
         return observation, 3e38 if ExplodingEnv.steps > 330 else 0.0, *rest
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_spares_the_disk(
+def test_non_finite_loss_stops_run_without_saving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rewards that float32 holds, but not the sum of a batch."""
+    """Each reward fits in float32, but the sum of a batch does not."""
     monkeypatch.setattr(ExplodingEnv, "steps", 0)
     changed = {"learner__value_transform": "identity", "replay__horizons": (1,)}
     config = tiny_config(tmp_path / "run", env="explodes", run__checkpoint_period=200, **changed)
@@ -394,7 +409,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_spares_the_disk(
 
 
 @pytest.mark.parametrize("value", [torch.inf, torch.nan])
-def test_a_network_that_is_not_finite_stops_the_run_at_once(tmp_path: Path, value: float) -> None:
+def test_non_finite_network_stops_run_at_start(tmp_path: Path, value: float) -> None:
     def network(spec: Spec) -> nn.Module:
         layer = nn.Linear(4, spec.actions)
         layer.bias.data.fill_(value)
@@ -405,17 +420,17 @@ def test_a_network_that_is_not_finite_stops_the_run_at_once(tmp_path: Path, valu
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-# F13
+# Environment faults
 
 
 class PoisonedEnv(Counting):
-    """Episodes of 24 steps; every fifth one turns to NaN when part of it is already sampled."""
+    """Episodes of 24 steps; every fifth gives a NaN reward when part of it is already sampled."""
 
     def __init__(self) -> None:
         super().__init__(length=24)
         self.episode = 0
 
-    def show(self, action: float) -> Any:
+    def make_observation(self, action: float) -> Any:
         bad = float(self.episode % 5 == 0)
         return np.array([bad, self.t, self.seed], np.float32)
 
@@ -428,12 +443,14 @@ class PoisonedEnv(Counting):
         return observation, np.nan if observation[0] and self.t == 18 else reward, *rest
 
 
-def test_a_fault_stops_the_run_with_a_checkpoint_it_can_go_on_from(tmp_path: Path) -> None:
+def test_environment_fault_saves_resumable_checkpoint(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "run", env="poisoned", run__steps=600)
-    with pytest.raises(EnvironmentFault, match=r"Poisoned, lane 0, episode 4, step 18: .*nan"):
+    with pytest.raises(EnvironmentFault, match=r"PoisonedEnv, lane 0, episode 4, step 18: .*nan"):
         train(config, env=PoisonedEnv)
     saved = newest_checkpoint(tmp_path / "run")
-    turns = 4 * 25 + 18 - 1  # four whole episodes, each with its reset, and the one before the NaN
+    turns = (
+        4 * 25 + 18 - 1
+    )  # four complete episodes with their resets, and the steps before the NaN
     assert saved.metadata["step"] == 4 * turns
     summary = train(replace(config, run__steps=4 * turns + 40), env=PoisonedEnv, resume=True)
     assert summary.step == 4 * turns + 40
@@ -441,7 +458,7 @@ def test_a_fault_stops_the_run_with_a_checkpoint_it_can_go_on_from(tmp_path: Pat
     assert not mass[:, turns - 10 :].any()
 
 
-def test_a_fault_in_the_first_step_leaves_a_checkpoint_too(tmp_path: Path) -> None:
+def test_fault_in_first_step_saves_checkpoint(tmp_path: Path) -> None:
     class Stillborn(Counting):
         def step(self, action: int) -> Any:
             observation, _, *rest = super().step(action)
@@ -454,7 +471,7 @@ def test_a_fault_in_the_first_step_leaves_a_checkpoint_too(tmp_path: Path) -> No
     assert train(config, env=Counting, resume=True).step == 400
 
 
-def test_dropped_episodes_are_counted_and_never_sampled(tmp_path: Path) -> None:
+def test_dropped_episodes_are_counted_not_sampled(tmp_path: Path) -> None:
     config = tiny_config(
         tmp_path / "run", env="poisoned", environment__on_fault="drop", run__steps=1200,
         replay__capacity=2000, learner__samples_per_insert=0.5,
@@ -466,13 +483,13 @@ def test_dropped_episodes_are_counted_and_never_sampled(tmp_path: Path) -> None:
     replay = newest_checkpoint(tmp_path / "run").files["agent_replay"]
     mass = (replay["mass"] > 0).any(-1)
     bad = replay["planes"][:, :, 0] == 1
-    whole = ~bad & ((replay["marks"][:, :, 0] & 6) == 0)
+    complete = ~bad & ((replay["marks"][:, :, 0] & 6) == 0)
     assert bad.sum() >= 18 * dropped
     assert not mass[bad].any()
-    assert mass[whole].float().mean() > 0.8  # the rest is sampled, but for what is pending
+    assert mass[complete].float().mean() > 0.8  # the rest is sampled, except pending slots
 
 
-def test_a_run_whose_every_episode_is_dropped_stops(tmp_path: Path) -> None:
+def test_run_stops_when_every_episode_is_dropped(tmp_path: Path) -> None:
     class Always(Counting):
         def step(self, action: int) -> Any:
             observation, reward, *rest = super().step(action)
@@ -483,10 +500,10 @@ def test_a_run_whose_every_episode_is_dropped_stops(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path / "run").metadata["updates"] == 0
 
 
-# F7
+# Full disk
 
 
-def test_a_checkpoint_that_fails_costs_a_note(
+def test_failed_checkpoint_prints_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write, calls = checkpoint.save, []
@@ -508,20 +525,18 @@ def test_a_checkpoint_that_fails_costs_a_note(
     ]
 
 
-# F23
+# Time limits
 
 
-def test_a_time_limit_stops_with_a_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A clock that gains a second at every reading and once steps back by an hour."""
+def test_time_limit_stops_with_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that gains a second at every reading and once goes back by an hour."""
     readings = []
 
     def now() -> float:
         readings.append(None)
         return len(readings) - (3600.0 if len(readings) > 40 else 0.0)
 
-    monkeypatch.setattr(loop, "TrainingClock", lambda seconds=0.0: TrainingClock(seconds, now))
+    monkeypatch.setattr(run, "TrainingClock", lambda seconds=0.0: TrainingClock(seconds, now))
     config = tiny_config(tmp_path / "run", run__minutes=2.0, run__log_period=8, run__steps=10_000)
     summary = train(config)
     assert summary.stop_reason == "time"
@@ -531,12 +546,16 @@ def test_a_time_limit_stops_with_a_checkpoint(
     minutes = [row["minutes"] for row in rows]
     assert minutes == sorted(minutes)
     assert all(row[name] >= 0 for row in rows for name in TIME_METRICS)
-    assert train(config, resume=True).step == summary.step + 4  # spent time stays spent
+    assert (
+        train(config, resume=True).step == summary.step + 4
+    )  # the time limit counts time before the resume
     longer = train(replace(config, run__minutes=4.0), resume=True)
     assert 4.0 <= longer.minutes < 4.2
 
 
-def test_checkpoints_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_follow_checkpoint_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every reading of the clock is a minute; a checkpoint is due after 30 of them."""
     readings, saves = [], []
 
@@ -545,7 +564,7 @@ def test_checkpoints_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         return 60.0 * len(readings)
 
     write = checkpoint.save
-    monkeypatch.setattr(loop, "TrainingClock", lambda seconds=0.0: TrainingClock(seconds, now))
+    monkeypatch.setattr(run, "TrainingClock", lambda seconds=0.0: TrainingClock(seconds, now))
     monkeypatch.setattr(checkpoint, "save", lambda *a: (saves.append(len(readings)), write(*a))[1])
     train(tiny_config(tmp_path / "run", run__checkpoint_minutes=30.0, run__log_period=10_000))
     gaps = np.diff(saves[:-1])
@@ -553,10 +572,10 @@ def test_checkpoints_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (abs(gaps - 31) <= 2).all()
 
 
-# F25
+# Locks
 
 
-def test_a_second_run_in_the_folder_is_refused(tmp_path: Path) -> None:
+def test_second_run_in_run_dir_is_refused(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "run")
     with RunDir.open(tmp_path / "run", config, resume=False):
         for resume in (False, True):
@@ -567,10 +586,10 @@ def test_a_second_run_in_the_folder_is_refused(tmp_path: Path) -> None:
         train(config)
 
 
-# F26
+# Missing TensorBoard and closed output
 
 
-def test_without_tensorboard_there_is_one_warning(
+def test_without_tensorboard_prints_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # cannot be imported
@@ -582,9 +601,7 @@ def test_without_tensorboard_there_is_one_warning(
     assert not (tmp_path / "run" / "events").exists()
 
 
-def test_a_reader_that_leaves_does_not_stop_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closed_stdout_does_not_stop_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Closed(io.StringIO):
         def write(self, _: str) -> int:
             raise BrokenPipeError
@@ -603,7 +620,7 @@ def test_a_reader_that_leaves_does_not_stop_a_run(
     st.integers(0, 10**6),
     st.integers(0, 1000),
 )
-def test_updates_are_due_at_the_rate_set_and_never_in_a_burst(
+def test_updates_due_follow_samples_per_insert(
     inserted: int, batch: int, rate: float, start: int, more: int
 ) -> None:
     config = replace(
@@ -616,27 +633,29 @@ def test_updates_are_due_at_the_rate_set_and_never_in_a_burst(
     due = updates_due(config, inserted)
     allowed = max(0, inserted - start) * rate
     assert due * batch <= allowed * (1 + 1e-12)
-    assert (due + 1) * batch > allowed * (1 - 1e-12)  # nor a whole batch too few
+    assert (due + 1) * batch > allowed * (1 - 1e-12)  # not a full batch too few either
     assert updates_due(config, start) == 0
     burst = updates_due(config, inserted + more) - due
     assert 0 <= burst <= more * rate / batch + 1
 
 
 @pytest.mark.parametrize("rate", [0.3, 4.0, 9.7])
-def test_a_run_keeps_its_rate(tmp_path: Path, rate: float) -> None:
+def test_run_keeps_samples_per_insert(tmp_path: Path, rate: float) -> None:
     config = tiny_config(tmp_path / "run", learner__samples_per_insert=rate, run__steps=300)
     summary = train(config)
     row = read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]
     assert (row["step"], row["updates"]) == (300, summary.updates)
-    assert summary.updates == updates_due(config, 300 - 4)  # the last four steps wait their turn
+    assert summary.updates == updates_due(
+        config, 300 - 4
+    )  # the last four steps were inserted after it
     slack = (config.batch_size + 4 * rate) / 200
     assert rate - slack <= row["samples_per_insert"] <= rate
 
 
-# What a user brings
+# Custom environments and networks
 
 
-def test_a_users_environment_and_network(tmp_path: Path) -> None:
+def test_train_with_custom_env_and_network(tmp_path: Path) -> None:
     def network(spec: Spec) -> nn.Module:
         return nn.Sequential(nn.Linear(spec.observation_shape[0], 8), nn.Tanh(), nn.Linear(8, 2))
 
@@ -647,7 +666,7 @@ def test_a_users_environment_and_network(tmp_path: Path) -> None:
     summary = train(config, env=WalkEnv, network=network)
     agent = Agent.load(summary.folder, network=network)
     assert agent.act(np.eye(5, dtype=np.float32)[1:4]).tolist() == [1, 1, 1]
-    assert agent.spec == Spec("Walk", (5,), 1, "float32", 2, 1.0)
+    assert agent.spec == Spec("WalkEnv", (5,), 1, "float32", 2, 1.0)
     with pytest.raises(CheckpointError, match="do not fit this network"):
         Agent.load(summary.folder)
     with pytest.raises(CheckpointError, match="do not fit this network"):
@@ -657,7 +676,7 @@ def test_a_users_environment_and_network(tmp_path: Path) -> None:
 # Memory
 
 
-def test_a_replay_that_cannot_fit_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
+def test_too_large_replay_is_refused_before_allocation(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the replays need [\d.,]+ GiB") as caught:
         train(tiny_config(tmp_path / "run", replay__capacity=10**15))
     message = str(caught.value)
@@ -667,11 +686,11 @@ def test_a_replay_that_cannot_fit_is_refused_before_memory_is_taken(tmp_path: Pa
     assert 1000 < fits < 10**15
 
 
-def test_the_capacity_named_does_fit(
+def test_suggested_replay_capacity_fits(
     tmp_path: Path, demos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where demonstrations take their share of the memory, which no capacity lessens."""
-    monkeypatch.setattr(hardware, "available_memory", lambda on: 160_000)
+    """Also if demonstrations use part of the memory, whatever the capacity."""
+    monkeypatch.setattr(hardware, "available_memory", lambda device: 160_000)
     with pytest.raises(ConfigError, match=r"lower --replay\.capacity to") as caught:
         train(tiny_config(tmp_path / "run", demos, replay__capacity=5000))
     fits = int(str(caught.value).split(" to ")[1].split()[0].replace(",", ""))
@@ -683,8 +702,8 @@ def test_the_capacity_named_does_fit(
 # The end of a run
 
 
-def test_metrics_reach_the_end_of_every_run(tmp_path: Path) -> None:
-    """Also of one that is shorter than its log period, or no multiple of it."""
+def test_last_metrics_row_is_at_last_step(tmp_path: Path) -> None:
+    """Also if the run is shorter than its log period, or not a multiple of it."""
     train(tiny_config(tmp_path / "run", run__steps=60, run__log_period=1000))
     assert [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [60]
     train(tiny_config(tmp_path / "run", run__steps=240, run__log_period=100), resume=True)

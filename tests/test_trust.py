@@ -154,7 +154,7 @@ def test_resumed_run_takes_no_wrapper_from_its_folder(
 ) -> None:
     words = ("no-demos", "--scale", "small", "--env", "CartPole-v1", "--run.folder", str(run))
     said = refused(capsys, "train", *words, "--resume")
-    assert "was begun with environment.wrappers = ('hostile:Wrapper',)" in said
+    assert "was started with environment.wrappers = ('hostile:Wrapper',)" in said
     assert not marker.exists()
 
 

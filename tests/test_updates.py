@@ -63,9 +63,9 @@ def make_loop(config: Config, parts: int) -> Iterator[TrainingLoop]:
     envs = [make_envs(SPEC.env, config.environment, 4 // parts, seed, 1) for seed in range(parts)]
     learner = make_learner(config)
     actor_pool = build_actor_pool(config, envs, learner)
-    mixture = build_mixture(config, SPEC, [random_episode()], CPU)
+    mixture = build_mixture(config, SPEC, [random_episode()], CPU, is_compiled=False)
     try:
-        yield TrainingLoop(config, None, actor_pool, mixture, learner, None, None)  # type: ignore[arg-type]
+        yield TrainingLoop(config, actor_pool, mixture, learner, is_learning_concurrent=False)
     finally:
         for group in envs:
             group.close()
@@ -120,7 +120,7 @@ def test_prefetching_batches_gives_equal_weights(
         config = make_config(
             learner__priority_after_step=priority_after_step, learner__target_period=target_period
         )
-        mixture = build_mixture(config, SPEC, [random_episode()], CPU)
+        mixture = build_mixture(config, SPEC, [random_episode()], CPU, is_compiled=False)
         assert mixture.expert is not None
         mixture.agent = mixture.expert
         runner = UpdateRunner(mixture, make_learner(config))
@@ -205,8 +205,8 @@ def test_compiled_updates_equal_eager_updates() -> None:
     for compiled in (False, True):
         config = make_config()
         learner = make_learner(config, compiled)
-        mixture = build_mixture(config, SPEC, [random_episode()], CPU)
-        replay = build_mixture(config, SPEC, [random_episode()], CPU).expert
+        mixture = build_mixture(config, SPEC, [random_episode()], CPU, is_compiled=False)
+        replay = build_mixture(config, SPEC, [random_episode()], CPU, is_compiled=False).expert
         assert replay is not None
         mixture.agent = replay
         UpdateRunner(mixture, learner).run(6)

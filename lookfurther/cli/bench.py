@@ -14,7 +14,7 @@ from lookfurther.cli.parsing import check_writable, parse_options
 from lookfurther.cli.train import split_preset
 from lookfurther.config import Config, replace
 from lookfurther.presets import preset
-from lookfurther.training.run_dir import write_text
+from lookfurther.system.files import write_text
 from lookfurther.validation import validate
 
 BENCH_ENV = "ALE/MontezumaRevenge-v5"

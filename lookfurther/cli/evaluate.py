@@ -119,7 +119,7 @@ def _evaluate_agent(options: EvaluateOptions) -> Evaluation:
     from lookfurther.evaluation.results import EvaluationConditions
     from lookfurther.training import checkpoint, hardware
 
-    if (Path(options.run) / checkpoint.MANIFEST_FILE).exists():
+    if checkpoint.is_checkpoint(Path(options.run)):
         raise ConfigError(f"{options.run} is a checkpoint: give the run folder it lies in")
     agent = Agent.load(options.run, device=hardware.resolve_device("auto"), modules=options.modules)
     env = agent.config.env
@@ -212,7 +212,7 @@ def format_evaluation_summary(evaluation: Evaluation) -> str:
 def _write_json(path: Path, evaluation: Evaluation) -> None:
     """Conditions, statistics and episodes as JSON."""
     from lookfurther.evaluation import results
-    from lookfurther.training.run_dir import write_text
+    from lookfurther.system.files import write_text
 
     episodes = {"scores": evaluation.scores.tolist(), "lengths": evaluation.steps.tolist()}
     text = json.dumps(results.evaluation_to_dict(evaluation) | episodes, indent=2, allow_nan=False)

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from lookfurther.demos.metadata import (
 )
 from lookfurther.demos.playback import PAD_ACTION, frames_by_step
 from lookfurther.errors import DemonstrationError
+from lookfurther.system.files import atomic_replace, sync_to_disk, write_text
 from lookfurther.types import Spec
 
 # Minari's arrays that make an episode, and the kinds of numbers they may hold; frames is the
@@ -92,21 +92,17 @@ def append_episodes(
     before = read_description(name, root)
     source = make_origin(spec, env_config or EnvConfig())
     check_same_origin(name, before, DemoSetDescription(spec, author, source, ()))
-    whole, draft = folder / episode_hdf5.DATA_FILE, folder / f".{uuid.uuid4().hex}"
+    data_file = folder / episode_hdf5.DATA_FILE
     try:
-        shutil.copyfile(whole, draft)
-        episode_hdf5.check_file(draft)
-        digests = episode_hdf5.write_episodes(
-            draft, (_episode_to_arrays(e, source.repeat) for e in episodes), len(before.episodes)
-        )
+        with atomic_replace(data_file) as draft:
+            shutil.copyfile(data_file, draft)
+            episode_hdf5.check_file(draft)
+            arrays = (_episode_to_arrays(e, source.repeat) for e in episodes)
+            digests = episode_hdf5.write_episodes(draft, arrays, len(before.episodes))
         facts = before.episodes + tuple(map(describe_episode, episodes, digests))
-        _sync_file(draft)
-        os.replace(draft, whole)
         _write_metadata(folder, name, before._replace(episodes=facts))
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         raise DemonstrationError(f"{name} could not be added to: {error}") from error
-    finally:
-        draft.unlink(missing_ok=True)
     return folder.parent
 
 
@@ -273,10 +269,7 @@ def _write_metadata(data: Path, name: str, description: DemoSetDescription) -> N
         raise DemonstrationError(
             f"{name} is too large: make several sets of it ({error})"
         ) from None
-    draft = data / ".metadata.json"
-    draft.write_text(text)
-    _sync_file(draft)
-    os.replace(draft, data / "metadata.json")
+    write_text(data / "metadata.json", text)
 
 
 def datasets_dir(root: Path | None = None) -> Path:
@@ -313,19 +306,10 @@ def _new_set_dir(name: str, root: Path | None) -> Path:
 @contextlib.contextmanager
 def _staging_dir(folder: Path) -> Iterator[Path]:
     """A hidden folder to write a set in, which becomes `folder` when all is well."""
-    draft = folder.parent / f".{folder.name}.{uuid.uuid4().hex}"
     try:
-        (draft / "data").mkdir(parents=True)
-        yield draft / "data"
-        _sync_file(draft / "data" / episode_hdf5.DATA_FILE)
-        draft.rename(folder)
+        with atomic_replace(folder) as draft:
+            (draft / "data").mkdir(parents=True)
+            yield draft / "data"
+            sync_to_disk(draft / "data" / episode_hdf5.DATA_FILE)
     except (OSError, RuntimeError) as error:  # the second is how h5py says that the disk is full
         raise DemonstrationError(f"{folder} could not be written: {error}") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _sync_file(path: Path) -> None:
-    """Have the system put a file on the disk now."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -23,9 +23,9 @@ import numpy as np
 from lookfurther.errors import LookFurtherError
 from lookfurther.evaluation import aggregates
 from lookfurther.evaluation.paper_scores import StartType, reference_scores
+from lookfurther.system.files import write_text
 from lookfurther.training import metrics
 from lookfurther.training.metrics import to_json_value
-from lookfurther.training.run_dir import write_text
 
 EVALUATION_FOLDER = "evaluation"
 EPISODE_COLUMNS = ("episode", "score", "steps")

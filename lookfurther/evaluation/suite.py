@@ -1,4 +1,4 @@
-"""Suites: environments x presets x seeds from one TOML file, each run in a process of its own."""
+"""Suites: environments x presets x seeds from one TOML file, each run in its own process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lookfurther.training.signals import StopSignals
 from lookfurther.training.train import default_run_dir
 from lookfurther.validation import validate
 
-POLL_SECONDS = 1.0  # seconds between two looks at a run
+POLL_SECONDS = 1.0  # between two checks of a running job
 KEY_TYPES = {
     "envs": list,
     "presets": list,
@@ -46,8 +46,8 @@ class SuiteJob:
     config: Config
     scale: str
     state: str = "waiting"  # then running, and done, failed or stopped
-    failure: str = ""  # why it failed
-    newest_row: dict[str, Any] = field(default_factory=dict)  # its newest metrics
+    failure: str = ""  # the reason
+    newest_row: dict[str, Any] = field(default_factory=dict)  # of its metrics
 
     @property
     def folder(self) -> Path:
@@ -55,52 +55,46 @@ class SuiteJob:
 
     @property
     def log_file(self) -> Path:
-        """What its process printed."""
+        """The output of its process."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
     @property
     def budget_used(self) -> float:
-        """How much of its budget is used."""
-        run = self.config.run
-        minutes = (
-            (metrics.get_metric(self.newest_row, "minutes") or 0.0) / run.minutes
-            if run.minutes
-            else 0.0
-        )
-        return min(1.0, max(minutes, self.newest_row.get("step", 0) / run.steps))
+        """The fraction of its budget that is used."""
+        run, minutes = self.config.run, metrics.get_metric(self.newest_row, "minutes") or 0.0
+        by_time = minutes / run.minutes if run.minutes else 0.0
+        return min(1.0, max(by_time, self.newest_row.get("step", 0) / run.steps))
 
     def train_arguments(self) -> list[str]:
-        """The command that trains it."""
-        usual = flatten_settings(preset(self.config.preset, self.scale))
-        own = {k: v for k, v in flatten_settings(self.config).items() if v != usual[k]}
+        """The command-line arguments that train it."""
+        defaults = flatten_settings(preset(self.config.preset, self.scale))
+        changed = {k: v for k, v in flatten_settings(self.config).items() if v != defaults[k]}
         resume = ["--resume"] if (self.folder / "config.json").exists() else []
-        options = [word for name, value in own.items() for word in _format_option(name, value)]
+        options = [text for name, value in changed.items() for text in _format_option(name, value)]
         return ["train", self.config.preset, "--scale", self.scale, *options, *resume]
 
     def read_newest_row(self) -> None:
-        """Look at its newest metrics."""
+        """Read its newest metrics."""
         path = self.folder / "metrics.jsonl"
         self.newest_row = (metrics.read_metrics(path) or [{}])[-1] if path.exists() else {}
 
     def has_used_budget(self) -> bool:
-        """Whether its newest checkpoint has used up the budget."""
+        """Whether its newest checkpoint is at the end of its budget."""
         newest = max((self.folder / "checkpoints").glob("step_*/facts.json"), default=None)
         if newest is None:
             return False
         try:
             saved = checkpoint.read_metadata(newest.parent)
-            steps, seconds = (
-                checkpoint_metadata.get_count(saved, "step"),
-                checkpoint_metadata.get_number(saved, "seconds"),
-            )
+            steps = checkpoint_metadata.get_count(saved, "step")
+            seconds = checkpoint_metadata.get_number(saved, "seconds")
         except CheckpointError:
-            return False  # a broken checkpoint: training says so, and takes an older one
+            return False  # training prints a warning and resumes from an older one
         run = self.config.run
         return steps >= run.steps or 0 < 60 * run.minutes <= seconds
 
 
 def _format_option(name: str, value: Any) -> Iterator[str]:
-    """A setting as the command line spells it."""
+    """A setting as a command-line option."""
     section, _, leaf = name.rpartition(".")
     if isinstance(value, bool):
         yield f"--{section}.{'' if value else 'no-'}{leaf}"
@@ -109,11 +103,11 @@ def _format_option(name: str, value: Any) -> Iterator[str]:
     yield from map(str, value if isinstance(value, list | tuple) else [value])
 
 
-# Reading
+# Reading a suite
 
 
 def list_shipped_suites() -> list[str]:
-    """The suites of the package."""
+    """The names of the suites in the package."""
     return sorted(p.name[:-5] for p in _shipped_suites_dir().iterdir() if p.name.endswith(".toml"))
 
 
@@ -122,7 +116,7 @@ def _shipped_suites_dir() -> Any:
 
 
 def read_suite(name: str) -> tuple[str, dict[str, Any]]:
-    """A suite's name and what it says: a file's, or that of one of the package's."""
+    """The name and content of a suite, from a file or from the package."""
     source = _shipped_suites_dir() / f"{name}.toml" if name in list_shipped_suites() else Path(name)
     try:
         data = tomllib.loads(source.read_text(encoding="utf-8"))
@@ -142,15 +136,15 @@ def read_suite(name: str) -> tuple[str, dict[str, Any]]:
 
 
 class SuitePlan(NamedTuple):
-    """What all runs of a suite share."""
+    """What all jobs of a suite have in common."""
 
     scale: str
-    demo_names: Sequence[str]  # names of sets, with {game} where the environment's comes
-    overrides: dict[str, Any]  # in `config.replace`'s spelling
+    demo_names: Sequence[str]  # {game} in a name stands for the environment's game
+    overrides: dict[str, Any]  # for `config.replace`
     output_dir: Path
 
     def build_job(self, env: str, variant: str, seed: int) -> SuiteJob:
-        """One cell of the grid; a preset without demonstrations is given none."""
+        """One cell of the grid; a preset without demonstrations gets none."""
         config = preset(variant, self.scale, env=env, run__seed=seed, **self.overrides)
         if config.learner.expert_items:
             game = game_of(env) or base_name(env)
@@ -163,29 +157,29 @@ class SuitePlan(NamedTuple):
 def build_jobs(
     data: dict[str, Any], output_dir: Path, modules: Sequence[str] = ()
 ) -> list[SuiteJob]:
-    """The runs of a suite, every setting, environment and set of demonstrations checked.
+    """The jobs of a suite, with every setting, environment and demonstration set checked.
 
-    `modules` are those that the user names: a suite may name no others of its own.
+    `modules` are given by the user. A suite cannot name others.
     """
     import_modules(modules)
-    changes = _parse_overrides(data)
-    plan = SuitePlan(data.get("scale", "paper"), data.get("demos", []), changes, output_dir)
+    overrides = _parse_overrides(data)
+    plan = SuitePlan(data.get("scale", "paper"), data.get("demos", []), overrides, output_dir)
     envs, presets, seeds = (_parse_axis(data, key) for key in ("envs", "presets", "seeds"))
-    found = [plan.build_job(*cell) for cell in product(envs, presets, seeds)]
-    for job in found:
+    jobs = [plan.build_job(*cell) for cell in product(envs, presets, seeds)]
+    for job in jobs:
         if reason := find_untrusted(job.config.env, job.config.environment.wrappers, modules):
             raise ConfigError(f"the suite names {reason}")
     for env in envs:
         find_env_spec(env)
-    for word in dict.fromkeys(name for job in found for name in job.config.demos):
-        catalog.find_set(word)
-    for job in found:
+    for name in dict.fromkeys(name for job in jobs for name in job.config.demos):
+        catalog.find_set(name)
+    for job in jobs:
         _check_earlier_run(job)
-    return found
+    return jobs
 
 
 def _parse_overrides(data: dict[str, Any]) -> dict[str, Any]:
-    """Settings and budget as overrides; what the suite itself decides is refused."""
+    """Settings and budget as overrides, without settings that the suite itself decides."""
     settings = flatten_tree(data.get("settings", {}))  # nested or dotted in the file
     changes = {name.replace(".", "__"): value for name, value in settings}
     budget = data.get("budget", {})
@@ -198,7 +192,7 @@ def _parse_overrides(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parse_axis(data: dict[str, Any], key: str) -> list[Any]:
-    """The values of one side of the grid, each once."""
+    """The values of one axis of the grid, each once."""
     values = data.get(key, [0] if key == "seeds" else [])
     kind = int if key == "seeds" else str
     if not values or any(type(v) is not kind for v in values) or len(set(values)) < len(values):
@@ -208,24 +202,22 @@ def _parse_axis(data: dict[str, Any], key: str) -> list[Any]:
 
 
 def _check_earlier_run(job: SuiteJob) -> None:
-    """Note what is done already; a folder of other settings is refused."""
-    record = job.folder / "config.json"
-    if not record.exists():
+    """Set the state of a job by its run folder, which must not have other settings."""
+    config_file = job.folder / "config.json"
+    if not config_file.exists():
         return
-    begun = read_config(record)
-    if config_fingerprint(begun, CHANGEABLE_SETTINGS) != config_fingerprint(
-        job.config, CHANGEABLE_SETTINGS
-    ):
+    configs = (read_config(config_file), job.config)
+    if len({config_fingerprint(config, CHANGEABLE_SETTINGS) for config in configs}) > 1:
         raise ConfigError(f"{job.folder} holds a run of other settings: choose another --out")
     job.read_newest_row()
     job.state = "done" if job.has_used_budget() else "waiting"
 
 
-# Running
+# Running a suite
 
 
 def run_jobs(jobs: Sequence[SuiteJob], on_change: Callable[[SuiteJob], None]) -> None:
-    """Train what is not done, one after another; `show` is called as things change."""
+    """Train the jobs that are not done, one after another; `on_change` is called for changes."""
     with StopSignals() as signals:
         for job in jobs:
             if job.state == "done" or signals.received_signal:
@@ -240,10 +232,10 @@ def run_jobs(jobs: Sequence[SuiteJob], on_change: Callable[[SuiteJob], None]) ->
 
 
 def _train_job(job: SuiteJob, on_poll: Callable[[], None], signals: StopSignals) -> int:
-    """Train in a process of its own, which is asked to stop where this one is."""
+    """Train in another process, which is terminated if this process receives a stop signal."""
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     command = python_command("-m", "lookfurther", *job.train_arguments())
-    # In a session of its own: a Ctrl-C of the terminal reaches it once, through us.
+    # In its own session, so that a Ctrl-C in the terminal reaches it only through this process.
     with job.log_file.open("ab") as log:
         process = subprocess.Popen(
             command,
@@ -253,21 +245,21 @@ def _train_job(job: SuiteJob, on_poll: Callable[[], None], signals: StopSignals)
             env=subprocess_environment(user_modules=True),
             start_new_session=True,
         )
-    asked = False
+    is_terminated = False
     while True:
         try:
             return process.wait(POLL_SECONDS)
         except subprocess.TimeoutExpired:
-            if signals.received_signal and not asked:
+            if signals.received_signal and not is_terminated:
                 process.terminate()
-                asked = True
+                is_terminated = True
             job.read_newest_row()
             on_poll()
 
 
 def _failure_reason(job: SuiteJob, code: int) -> str:
-    """The last thing a failed run said."""
+    """The signal that killed a failed run, or the last line of its output."""
     lines = job.log_file.read_text(encoding="utf-8", errors="replace").split("\n")
-    said = next((line for line in reversed(lines) if line.strip()), "")
-    how = f"killed by signal {-code}" if code < 0 else said.removeprefix("lookfurther: ")
-    return f"{how} ({job.log_file})"
+    last_line = next((line for line in reversed(lines) if line.strip()), "")
+    reason = f"killed by signal {-code}" if code < 0 else last_line.removeprefix("lookfurther: ")
+    return f"{reason} ({job.log_file})"

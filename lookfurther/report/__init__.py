@@ -9,7 +9,7 @@ from lookfurther.errors import ConfigError
 from lookfurther.report import page
 from lookfurther.report.runs import find_runs, group_runs, load_run
 from lookfurther.report.sections import SectionBuilder
-from lookfurther.training.run_dir import write_text
+from lookfurther.system.files import write_text
 
 
 def write_report(paths: Sequence[Path], out: Path) -> Path:

@@ -10,7 +10,7 @@ import numpy as np
 
 from lookfurther.errors import LookFurtherError
 from lookfurther.report.figure_style import GRID_COLOUR, LINE_COLOURS, MUTED_COLOUR, TEXT_COLOUR
-from lookfurther.training.metrics import atomic_replace
+from lookfurther.system.files import atomic_replace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lookfurther.training.metrics import atomic_replace
+from lookfurther.system.files import atomic_replace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,7 +19,8 @@ from lookfurther.report.figure_style import (
     set_log_scale,
     style_axes,
 )
-from lookfurther.training.metrics import atomic_replace, get_metric, read_metrics
+from lookfurther.system.files import atomic_replace
+from lookfurther.training.metrics import get_metric, read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,9 @@ from lookfurther.evaluation.paper_scores import START_TITLES
 from lookfurther.evaluation.results import Evaluation
 from lookfurther.networks import count_parameters
 from lookfurther.presets import PRESETS
+from lookfurther.system.files import atomic_replace, write_text
 from lookfurther.system.printable import make_printable
 from lookfurther.training import checkpoint, metrics
-from lookfurther.training.run_dir import write_text
 
 
 def export_run(run: Path, out: Path) -> Path:
@@ -44,23 +42,18 @@ def export_run(run: Path, out: Path) -> Path:
         if evaluation.conditions.step == agent.step
     }
     versions = _read_versions(run / "versions.json")
-    writing = out.with_name(f".writing-{out.name}")
-    shutil.rmtree(writing, ignore_errors=True)
+    card = render_card(agent, metrics_at_step(run, agent.step), evaluations, versions)
     try:
-        writing.mkdir(parents=True)
-        _write_weights(agent, writing)
-        write_text(writing / "config.json", to_json(agent.config))
-        write_text(writing / "versions.json", json.dumps(versions, indent=2) + "\n")
-        metrics_row = metrics_at_step(run, agent.step)
-        card = render_card(agent, metrics_row, evaluations, versions)
-        write_text(writing / "README.md", card)
-        for evaluation in evaluations.values():
-            results.write_evaluation(writing, evaluation)
-        os.replace(writing, out)
+        with atomic_replace(out) as folder:
+            folder.mkdir()
+            _write_weights(agent, folder)
+            write_text(folder / "config.json", to_json(agent.config))
+            write_text(folder / "versions.json", json.dumps(versions, indent=2) + "\n")
+            write_text(folder / "README.md", card)
+            for evaluation in evaluations.values():
+                results.write_evaluation(folder, evaluation)
     except OSError as error:
         raise ConfigError(f"--out {out} cannot be written: {error}") from None
-    finally:
-        shutil.rmtree(writing, ignore_errors=True)
     return out
 
 

@@ -27,7 +27,7 @@ from lookfurther.report.page import Section
 from lookfurther.report.runs import RunGroup, preset_order
 from lookfurther.report.score_columns import build_columns
 from lookfurther.report.table import ReportTable
-from lookfurther.training.run_dir import write_text
+from lookfurther.system.files import write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

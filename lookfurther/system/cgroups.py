@@ -1,7 +1,7 @@
-"""The limits of control groups, by which containers share a machine: processors and memory.
+"""CPU and memory limits of control groups, which containers set.
 
-Both versions of control groups are read. The smallest limit on the path from a process's group to
-the root counts.
+Both versions of control groups are supported. The smallest limit on the path from a process's
+group to the root applies.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ FILESYSTEM_ROOT = Path("/")
 
 
 def cpu_limit(root: Path = FILESYSTEM_ROOT) -> float | None:
-    """Processors' worth of time that this process may use; None where nothing limits it."""
+    """The number of processors whose time this process may use; None without a limit."""
     limits = []
     for group in _group_folders("cpu", root):
         quota = _read_number(group / "cpu.max", 0) or _read_number(group / "cpu.cfs_quota_us", 0)
@@ -24,51 +24,46 @@ def cpu_limit(root: Path = FILESYSTEM_ROOT) -> float | None:
 
 
 def memory_below_limit(root: Path = FILESYSTEM_ROOT) -> int | None:
-    """Bytes that this process may still take; None where nothing limits it.
+    """Bytes that this process may still allocate; None without a limit.
 
-    Cached files that were not used lately are given back under pressure: they count as free.
-    Version 1 writes "no limit" as a number that is larger than any memory.
+    The kernel frees cached files that were not used recently when memory is short: they count as
+    free. Version 1 writes "no limit" as a number larger than any memory.
     """
-    left = []
+    free = []
     for group in _group_folders("memory", root):
-        limit = _read_number(group / "memory.max", 0) or _read_number(
-            group / "memory.limit_in_bytes", 0
-        )
-        used = _read_number(group / "memory.current", 0) or _read_number(
-            group / "memory.usage_in_bytes", 0
-        )
+        limit = _read_first_number(group, "memory.max", "memory.limit_in_bytes")
+        used = _read_first_number(group, "memory.current", "memory.usage_in_bytes") or 0
         if limit is not None:
-            left.append(
-                max(0, limit - max(0, (used or 0) - _inactive_file_bytes(group / "memory.stat")))
-            )
-    return min(left, default=None)
+            in_use = max(0, used - _inactive_file_bytes(group / "memory.stat"))
+            free.append(max(0, limit - in_use))
+    return min(free, default=None)
 
 
 def _group_folders(controller: str, root: Path) -> Iterator[Path]:
-    """The folders of this process's groups, from the innermost to where they are mounted.
+    """The folders of this process's groups, from the innermost to the mount point.
 
-    A container often sees its own group at the mount, under the path that it has outside: folders
-    that are not there are left out, the mount never is.
+    A container often has its own group at the mount point, but reads the path that the group has
+    on the host. Folders that do not exist are skipped; the mount point never is.
     """
-    mounted = root / "sys/fs/cgroup"
+    cgroup_dir = root / "sys/fs/cgroup"
     for line in _read_text(root / "proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)
-        if controller in names.split(","):  # version 1: a hierarchy for each controller
-            mounts = [mounted / controller, mounted / names]
+        if controller in names.split(","):  # version 1: one hierarchy per controller
+            mounts = [cgroup_dir / controller, cgroup_dir / names]
         elif not names:  # version 2
-            mounts = [mounted, mounted / "unified"]
+            mounts = [cgroup_dir, cgroup_dir / "unified"]
         else:
             continue
-        inside = [part for part in path.split("/") if part]
-        depth = 0 if ".." in inside else len(inside)
+        parts = [part for part in path.split("/") if part]
+        depth = 0 if ".." in parts else len(parts)
         for mount in mounts:
             for length in range(depth, -1, -1):
-                if (group := mount.joinpath(*inside[:length])).is_dir():
+                if (group := mount.joinpath(*parts[:length])).is_dir():
                     yield group
 
 
 def _read_text(path: Path) -> str:
-    """The text of a file; empty where there is none or it may not be read."""
+    """The text of a file; empty if it is absent or unreadable."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:
@@ -76,12 +71,20 @@ def _read_text(path: Path) -> str:
 
 
 def _read_number(path: Path, index: int) -> int | None:
-    """A word of a file as a positive number; None where it says "max", -1 or nothing."""
+    """A word of a file as a positive number; None if it is "max", -1 or absent."""
     words = _read_text(path).split()
     return int(words[index]) if len(words) > index and words[index].isdigit() else None
 
 
+def _read_first_number(group: Path, *names: str) -> int | None:
+    """The number in the first of these files that has one other than 0."""
+    number = None
+    for name in names:
+        number = number or _read_number(group / name, 0)
+    return number
+
+
 def _inactive_file_bytes(path: Path) -> int:
-    """Bytes of the group's files that were not used lately, those of the groups in it included."""
+    """Bytes of cached files not used recently, in this group and the groups inside it."""
     counts = dict(line.split() for line in _read_text(path).splitlines())
     return int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))

@@ -1,8 +1,8 @@
-"""Experience from environments of this machine."""
+"""Groups of actors that step environments and produce Chunks of experience."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,16 +14,16 @@ from lookfurther.acceleration import make_graphed
 from lookfurther.actor import Actor
 from lookfurther.envs import Envs
 from lookfurther.master_weights import MasterWeights
-from lookfurther.training.metrics import EpisodeStats
+from lookfurther.training.episode_stats import EpisodeStats
 from lookfurther.training.signals import EnvCallTracker
 from lookfurther.training.weight_sync import WeightSync, select_prefix
 from lookfurther.types import Chunk, Step
 
 
 class ActorGroup:
-    """Lanes that step together: their environments, their actor, and what they saw last.
+    """Lanes that step together: their environments and their actor.
 
-    On a GPU the actor has a stream of its own that goes before the learner's.
+    On a GPU the actor has its own stream, with a higher priority than the learner's.
     """
 
     def __init__(
@@ -31,8 +31,8 @@ class ActorGroup:
     ) -> None:
         self.envs, self.actor = envs, actor
         self.env_calls = EnvCallTracker()
-        self.is_stepping = False  # actions were sent, and the answer has not come
-        # Steps until a lane's episode is truncated [m]; 0: never.
+        self.is_stepping = False  # actions were sent, and no step was received yet
+        # Steps until a lane's episode is truncated [m]; 0 means never.
         self.first_truncation_steps = (
             np.zeros(envs.lanes, np.int64)
             if first_truncation_steps is None
@@ -57,7 +57,7 @@ class ActorGroup:
             actor.load_step(self.last_step)
 
     def resume_episodes(self, step: Step, is_continued: np.ndarray) -> None:
-        """Take up a checkpoint's observations; lanes that do not go on have begun anew."""
+        """Continue from a checkpoint's observations; other lanes have started a new episode."""
         self.last_step = step
         with self.on_actor_stream():
             self.actor.copy_to_device(step)
@@ -68,7 +68,7 @@ class ActorGroup:
         )
 
     def start_step(self) -> None:
-        """Act on the last observations; environments step on their own from here."""
+        """Select actions and send them; the environments step in the background."""
         with self.on_actor_stream():
             self.choose_actions()
             if self.is_cuda:
@@ -82,7 +82,7 @@ class ActorGroup:
             self.envs.send(actions.numpy())
 
     def collect_chunk(self) -> Chunk:
-        """Wait for the environments and hand over the slot that is now complete."""
+        """Wait for the environments and return the slot that is now complete."""
         with self.env_calls:
             self.last_step = self._apply_truncations(self.envs.recv())
         self.is_stepping = False
@@ -91,43 +91,43 @@ class ActorGroup:
             if self.is_cuda:
                 self.stream.wait_event(self.chunk_read_event)
             self.finish_slot()
-        if self.is_cuda:  # what reads the chunk comes after what wrote it
+        if self.is_cuda:  # readers of the chunk must wait for its writer
             torch.cuda.current_stream().wait_stream(self.stream)
         return self.actor.closed_chunk()
 
     def get_envs_state(self) -> dict[str, np.ndarray]:
-        """What takes up the episodes in flight; nothing where that is not possible."""
+        """The state that continues the episodes in progress; empty if that is not possible."""
         if self.is_stepping:
             return {}
-        self.is_stepping = True  # unless the environments answer
+        self.is_stepping = True  # until the environments return
         with self.env_calls:
             state = self.envs.state()
         self.is_stepping = False
         return state
 
     def _apply_truncations(self, step: Step) -> Step:
-        """The environments' answer, after the truncations that are due."""
-        over = step.terminal | step.truncated
-        due = (self.steps_to_truncation == 1) & ~(over | step.first)
-        # A lane that has just begun is truncated one step later.
-        counted = self.steps_to_truncation - ((self.steps_to_truncation > 1) | ~step.first)
-        self.steps_to_truncation = np.maximum(counted, 0)
+        """The step after truncating the lanes that are due."""
+        is_over = step.terminal | step.truncated
+        due = (self.steps_to_truncation == 1) & ~(is_over | step.first)
+        # A lane that has just started is truncated one step later.
+        remaining = self.steps_to_truncation - ((self.steps_to_truncation > 1) | ~step.first)
+        self.steps_to_truncation = np.maximum(remaining, 0)
         return self.envs.truncate(due) if due.any() else step
 
     def on_actor_stream(self) -> AbstractContextManager[Any]:
-        """The actor's own stream."""
+        """A context that uses the actor's stream."""
         return torch.cuda.stream(self.stream) if self.is_cuda else nullcontext()
 
     def release_chunk(self) -> None:
-        """The chunk handed over has been read: `close` may write its place again."""
+        """Mark the chunk as read: `finish_slot` may overwrite it."""
         if self.is_cuda:
             self.chunk_read_event.record()
 
 
 class ActorPool:
-    """The source of Chunks: start a step, collect what came of another, take new weights.
+    """All groups of actors: starts a step of one group and collects the Chunk of the next.
 
-    With several groups of lanes one acts while the others' environments step.
+    With several groups, one acts while the environments of the others step.
     """
 
     def __init__(self, groups: Sequence[ActorGroup], weights: MasterWeights) -> None:
@@ -137,20 +137,20 @@ class ActorPool:
         )
         self.lanes = sum(len(group.actor.lanes) for group in self.groups)
         self.episode_stats = EpisodeStats(self.lanes)
-        self.acting_group = 0  # whose turn it is to act
+        self.acting_group = 0  # the index of the group that acts next
         self.has_started = False
 
     def start_step(self) -> None:
-        """Let the group whose turn it is act."""
+        """Start a step of the group that acts next."""
         self.weight_sync.tick()
-        if not self.has_started:  # the others must be stepping when they are waited for
+        if not self.has_started:  # the others must be stepping before their chunk is collected
             for group in self.groups[1:]:
                 group.start_step()
             self.has_started = True
         self.groups[self.acting_group].start_step()
 
     def collect_chunk(self) -> tuple[Chunk, ActorGroup]:
-        """The next group's slot, and the group."""
+        """The next group's chunk, and the group."""
         self.acting_group = (self.acting_group + 1) % len(self.groups)
         group = self.groups[self.acting_group]
         chunk = group.collect_chunk()
@@ -158,17 +158,17 @@ class ActorPool:
         return chunk, group
 
     def publish_weights(self, weights: MasterWeights) -> None:
-        """Act with these weights from the next step on, or soon."""
+        """Act with these weights from the next step on, or a few steps later on a GPU."""
         self.weight_sync.publish(weights)
 
     @property
     def is_finite(self) -> bool:
-        """Whether every value and n-step return was finite; on a GPU this waits for them."""
+        """Whether all Q-values and n-step returns were finite; on a GPU this waits for them."""
         return all(bool(group.actor.all_finite) for group in self.groups)
 
     @property
     def worker_replacements(self) -> list[str]:
-        """A line for each worker process that was lost and replaced."""
+        """A line for each worker process that was replaced."""
         return [line for group in self.groups for line in group.envs.replacements]
 
     def low_epsilon_lanes(self) -> np.ndarray:
@@ -178,7 +178,7 @@ class ActorPool:
         return order[: max(1, len(order) // 4)]
 
     def state(self) -> dict[str, dict[str, Tensor]]:
-        """Everything, for a checkpoint, as far as environments can give their state."""
+        """Everything, for a checkpoint; without environments that cannot save their state."""
         files: dict[str, dict[str, Tensor]] = {"actor": {}, "envs": {}}
         for i, group in enumerate(self.groups):
             files["actor"] |= {f"{i}.{k}": v for k, v in group.actor.state().items()}
@@ -189,25 +189,26 @@ class ActorPool:
         files["returns"] = {k: _to_tensor(v) for k, v in self.episode_stats.state().items()}
         return files
 
-    def load_state(self, state: dict[str, dict[str, Tensor]]) -> int:
-        """The inverse of `state`; gives the number of lanes whose episode could not go on."""
+    def load_state(self, state: Mapping[str, dict[str, Tensor]]) -> int:
+        """The inverse of `state`; returns the number of lanes whose episode starts again."""
         self.episode_stats.load_state(
             {key: value.numpy() for key, value in state["returns"].items()}
         )
         self.weight_sync.load_state(state["actor"])
-        going = np.zeros(self.lanes, bool)
+        is_continued = np.zeros(self.lanes, bool)
         for i, group in enumerate(self.groups):
             if actor := select_prefix(state["actor"], str(i)):
                 group.actor.load_state(actor)
                 group.steps_to_truncation = actor["truncate_in"].numpy().copy()
             lanes = slice(group.actor.lanes.start, group.actor.lanes.stop)
             if envs := select_prefix(state["envs"], str(i)):
-                step, going[lanes] = group.envs.restore({k: v.numpy() for k, v in envs.items()})
-            else:  # these cannot be taken up, or were saved when one failed
+                arrays = {k: v.numpy() for k, v in envs.items()}
+                step, is_continued[lanes] = group.envs.restore(arrays)
+            else:  # they cannot save their state, or one failed when the checkpoint was saved
                 step = group.envs.reset()
-            group.resume_episodes(step, going[lanes])
-        self.episode_stats.reset_lanes(~going)
-        return int((~going).sum())
+            group.resume_episodes(step, is_continued[lanes])
+        self.episode_stats.reset_lanes(~is_continued)
+        return int((~is_continued).sum())
 
 
 def _to_tensor(array: np.ndarray) -> Tensor:

@@ -1,4 +1,4 @@
-"""The parts of a run, built from its configuration."""
+"""Builds the parts of a run from its configuration."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from torch import nn
 
 from lookfurther.actor import Actor
 from lookfurther.config import Config
@@ -21,70 +22,85 @@ from lookfurther.master_weights import MasterWeights
 from lookfurther.replay.mixture import ReplayMixture
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.returns import discounted_returns
-from lookfurther.training import hardware
+from lookfurther.system.processes import count_cores
 from lookfurther.training.actors import ActorGroup, ActorPool
+from lookfurther.training.hardware import Hardware
 from lookfurther.transforms import REWARD_TRANSFORMS
 from lookfurther.types import Spec
 
-# Random streams, so that no two uses of a seed share their numbers.
+# Streams of a run's seed: no two uses share random numbers.
 RANDOM_STREAMS: dict[str, Any] = {"train": (0, 3), "evaluate": 1, "replay": 2, "stagger": 4}
 
 
 def build_envs(
     env: str | Callable[[], gymnasium.Env], config: Config, lanes: int, stream: int
 ) -> Envs:
-    """Environments of a random stream of their own, in this process but for training's."""
+    """Environments seeded by a random stream; only training's use worker processes."""
     seed = int(np.random.SeedSequence((config.run.seed, stream)).generate_state(1)[0])
-    training = stream in RANDOM_STREAMS["train"]
-    settings = config.environment if training else replace(config.environment, processes=0)
-    cores = hardware.count_cores()
-    if training:  # groups that step at the same time share the cores
+    is_training = stream in RANDOM_STREAMS["train"]
+    env_config = config.environment if is_training else replace(config.environment, processes=0)
+    cores = count_cores()
+    if is_training:  # groups that step at the same time share the cores
         cores = max(1, cores * lanes // config.actor.lanes)
-    return make_envs(env, settings, lanes, seed, settings.threads or cores)
+    return make_envs(env, env_config, lanes, seed, env_config.threads or cores)
 
 
-def build_training_envs(build_group: Callable[[int, int], Envs], config: Config) -> list[Envs]:
-    """The environments to train on, in the groups that take turns."""
-    streams = RANDOM_STREAMS["train"][: hardware.count_lane_groups(config)]
-    return [build_group(config.actor.lanes // len(streams), stream) for stream in streams]
+def build_training_envs(
+    build_group: Callable[[int, int], Envs], lanes: int, groups: int
+) -> list[Envs]:
+    """The environments to train on, in groups of lanes that take turns."""
+    streams = RANDOM_STREAMS["train"][:groups]
+    return [build_group(lanes // len(streams), stream) for stream in streams]
+
+
+def build_learner(config: Config, network: nn.Module, hardware: Hardware) -> Learner:
+    """The learner of a network, on its device and with torch configured for it."""
+    hardware.configure_torch()
+    return Learner(
+        network, config.learner, hardware.device, hardware.precision, hardware.is_compiled
+    )
 
 
 def build_actor_pool(config: Config, envs: Sequence[Envs], learner: Learner) -> ActorPool:
-    """The actors, in groups of lanes, with one copy of the weights among them."""
-    online, precision = copy.deepcopy(learner.online_network), learner.online_weights.precision
-    copied = MasterWeights(online, precision, learner.objective.passes.actor_q_function)
+    """The actors, in groups of lanes that share one copy of the weights."""
+    network, precision = copy.deepcopy(learner.online_network), learner.online_weights.precision
+    weights = MasterWeights(network, precision, learner.objective.passes.actor_q_function)
     groups, first = [], 0
-    for part in envs:
-        lanes = range(first, first + part.lanes)
-        actor = Actor(copied, part.spec, config, lanes)
-        groups.append(ActorGroup(part, actor, draw_first_truncations(config, lanes)))
+    for group_envs in envs:
+        lanes = range(first, first + group_envs.lanes)
+        actor = Actor(weights, group_envs.spec, config, lanes)
+        groups.append(ActorGroup(group_envs, actor, draw_first_truncations(config, lanes)))
         first = lanes.stop
-    return ActorPool(groups, copied)
+    return ActorPool(groups, weights)
 
 
 def draw_first_truncations(config: Config, lanes: range) -> np.ndarray:
-    """The step at which each lane's first episode is truncated [m]; 0: it is not.
+    """The step at which each lane's first episode is truncated [m]; 0 means never.
 
-    Lanes that start together stay in phase where episodes have one length, and every round of
-    experience is then of one part of the episode.
+    If all episodes have the same length, lanes that start together stay in phase. Every round of
+    experience then covers only one part of the episode.
     """
-    within = config.actor.stagger_steps
-    random = np.random.default_rng((config.run.seed, RANDOM_STREAMS["stagger"]))
-    steps = random.integers(min(1, within), within + 1, config.actor.lanes)
+    max_steps = config.actor.stagger_steps
+    rng = np.random.default_rng((config.run.seed, RANDOM_STREAMS["stagger"]))
+    steps = rng.integers(min(1, max_steps), max_steps + 1, config.actor.lanes)
     return steps[lanes.start : lanes.stop]
 
 
 def build_mixture(
-    config: Config, spec: Spec, episodes: Sequence[Episode], device: torch.device
+    config: Config,
+    spec: Spec,
+    episodes: Sequence[Episode],
+    device: torch.device,
+    is_compiled: bool,
 ) -> ReplayMixture:
-    """Both replays, in the memory of a device."""
+    """The agent replay and the expert replay, in the memory of a device."""
     sequence = np.random.SeedSequence((config.run.seed, RANDOM_STREAMS["replay"]))
     seeds = [int(s) for s in sequence.generate_state(2)]
     lanes, capacity, gamma = config.actor.lanes, config.replay.capacity, config.learner.gamma
     agent = PrioritizedReplay(spec, lanes, capacity, config.replay, gamma, device, seeds[0])
     expert = build_expert_replay(config, spec, episodes, device, seeds[1]) if episodes else None
     mixture = ReplayMixture(agent, expert, config.learner.agent_items, config.learner.expert_items)
-    if device.type == "cuda" and hardware.is_compiled(config):
+    if device.type == "cuda" and is_compiled:
         mixture.compile()
     return mixture
 
@@ -92,32 +108,32 @@ def build_mixture(
 def build_expert_replay(
     config: Config, spec: Spec, episodes: Sequence[Episode], device: torch.device, seed: int
 ) -> PrioritizedReplay:
-    """The expert replay, filled once, with rewards as the learner is to see them."""
+    """The expert replay, filled once, with transformed rewards."""
     horizons = config.replay.expert_horizons or config.replay.horizons
-    settings = replace(config.replay, horizons=horizons)
+    replay_config = replace(config.replay, horizons=horizons)
     chunk = episodes_to_chunk(
         episodes, max(horizons), len(horizons), config.learner.imitated_episodes
     )
     chunk = limit_imitation(chunk, episodes, spec.stack, config.learner.imitated_steps)
     reward = REWARD_TRANSFORMS[config.environment.reward_transform](torch.from_numpy(chunk.reward))
     capacity = len(chunk.action) + spec.stack
-    replay = PrioritizedReplay(spec, 1, capacity, settings, config.learner.gamma, device, seed)
+    replay = PrioritizedReplay(spec, 1, capacity, replay_config, config.learner.gamma, device, seed)
     replay.add(chunk._replace(reward=reward.numpy()))
     VALUE_FLOOR_SETTERS[config.learner.value_floor](replay)
     return replay
 
 
 def leave_value_floor_unset(replay: PrioritizedReplay) -> None:
-    """Leave every state without a lower bound."""
+    """Set no lower bound on any state's value."""
 
 
 def set_value_floor_to_return(replay: PrioritizedReplay) -> None:
-    """Bound the value of every expert state by the return that its episode obtained from it."""
-    found = discounted_returns(replay.rewards.cpu(), replay.marks.cpu(), replay.gamma)
-    replay.value_floors.copy_(found)
+    """Bound the value of every expert state by its episode's return from that state."""
+    returns = discounted_returns(replay.rewards.cpu(), replay.marks.cpu(), replay.gamma)
+    replay.value_floors.copy_(returns)
 
 
-# What bounds the values of expert states from below.
+# Lower bounds on the values of expert states, by the setting `learner.value_floor`.
 VALUE_FLOOR_SETTERS: dict[str, Callable[[PrioritizedReplay], None]] = {
     "none": leave_value_floor_unset,
     "return": set_value_floor_to_return,

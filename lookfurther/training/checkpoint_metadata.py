@@ -1,4 +1,4 @@
-"""What a checkpoint says besides its tensors, each value checked before it is used.
+"""Checked access to a checkpoint's metadata.
 
 The hashes of a checkpoint show that nothing was damaged. They do not show who wrote it.
 """
@@ -9,11 +9,12 @@ from typing import Any
 
 from lookfurther.config import Config, from_dict
 from lookfurther.errors import CheckpointError, ConfigError
-from lookfurther.training.checkpoint import METADATA_FILE, Checkpoint
+from lookfurther.training.checkpoint import Checkpoint
+from lookfurther.training.checkpoint_manifest import METADATA_FILE
 from lookfurther.types import Spec
 from lookfurther.validation import validate
 
-MAX_COUNT = 2**53  # a float holds every whole number below it
+MAX_COUNT = 2**53  # a float represents every integer below it
 
 
 def get_count(saved: Checkpoint, name: str) -> int:
@@ -33,7 +34,7 @@ def get_number(saved: Checkpoint, name: str) -> float:
 
 
 def get_config(saved: Checkpoint) -> Config:
-    """The settings of the run that saved it."""
+    """The configuration of the run that saved the checkpoint."""
     try:
         return validate(from_dict(saved.metadata.get("config")))
     except ConfigError as error:
@@ -43,7 +44,7 @@ def get_config(saved: Checkpoint) -> Config:
 
 
 def get_spec(saved: Checkpoint) -> Spec:
-    """What its network sees."""
+    """The observations and actions of its network."""
     value = saved.metadata.get("spec")
     try:
         return Spec.from_dict(value)

@@ -1,4 +1,4 @@
-"""A run on the screen: a live panel on a terminal, plain lines elsewhere."""
+"""Progress of a run: a live panel on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 MetricsRow = Mapping[str, Any]
 UNKNOWN_TEXT = "–"
-MAX_PANEL_WIDTH = 100  # columns of the panel
-LINE_PERIOD = (
-    5.0  # seconds from one plain line to the next, at least: a GPU makes several rows in one
-)
+MAX_PANEL_WIDTH = 100  # columns
+LINE_PERIOD = 5.0  # seconds between plain lines, at least: a GPU makes several rows per second
 
 
 def _is_finite_number(value: Any) -> bool:
@@ -58,13 +56,13 @@ def _format_duration(seconds: float) -> str:
     return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
-# Heading -> (label, key, how it is written), as the panel shows them.
+# Heading -> (label, metric, format) of each line of the panel's blocks.
 PANEL_BLOCKS: dict[str, tuple[tuple[str, str, Callable[[float], str]], ...]] = {
     "Speed": (
         ("steps/s", "steps_per_second", _format_rate),
         ("updates/s", "updates_per_second", _format_rate),
         ("samples/insert", "samples_per_insert", _format_rate),
-        ("envs awaited", "wait_environments", _format_percentage),
+        ("env wait", "wait_environments", _format_percentage),
     ),
     "Return": (
         ("recent", "return_mean", format_score),
@@ -89,14 +87,14 @@ METRIC_FORMATS = {key: write for block in PANEL_BLOCKS.values() for _, key, writ
 
 
 def _format_metric(row: MetricsRow, key: str) -> str:
-    """A metric as it is shown."""
+    """The text of a metric."""
     return METRIC_FORMATS[key](row[key]) if _is_finite_number(row.get(key)) else UNKNOWN_TEXT
 
 
 class ProgressDisplay:
-    """Shows rows of metrics. Without rich, or off a terminal, they are plain lines.
+    """Displays rows of metrics. Without rich or a terminal, it prints plain lines.
 
-    Those are the first, the last, and of those between at most one in `PAUSE` seconds.
+    It prints the first and the last row, and at most one per LINE_PERIOD seconds in between.
     """
 
     def __init__(
@@ -106,7 +104,7 @@ class ProgressDisplay:
         max_minutes: float = 0.0,
         console: Console | None = None,
     ) -> None:
-        """A run ends after `total` agent steps or, unless 0, `minutes`."""
+        """A run ends after `total_steps` agent steps or `max_minutes`, unless that is 0."""
         self._total_steps = total_steps
         self._title = make_printable(title)
         self._max_minutes = max_minutes
@@ -114,8 +112,8 @@ class ProgressDisplay:
         self._recent_rates: deque[float] = deque(maxlen=20)
         self._console = _live_console(console)
         self._live: Any = None
-        self._printed_row = self._newest_row  # the row of the last line
-        self._printed_at = -math.inf  # it was printed
+        self._printed_row = self._newest_row
+        self._printed_at = -math.inf
 
     def start(self) -> None:
         if self._console is not None:
@@ -125,10 +123,10 @@ class ProgressDisplay:
             self._live.start(refresh=True)
 
     def update(self, row: MetricsRow) -> None:
-        """Shows the newest row."""
+        """Display the newest row."""
         self._newest_row = row
-        learning = row.get("updates") != 0  # steps are much faster before
-        if learning and _is_finite_number(row.get("steps_per_second")):
+        is_learning = row.get("updates") != 0  # before, steps are much faster
+        if is_learning and _is_finite_number(row.get("steps_per_second")):
             self._recent_rates.append(row["steps_per_second"])
         if self._live is not None:
             with self._tolerate_closed_terminal():
@@ -141,7 +139,7 @@ class ProgressDisplay:
         print_line(self.format_line())
 
     def print_message(self, text: str) -> None:
-        """A line for the user, above the panel."""
+        """Print a line above the panel."""
         text = make_printable(text, MAX_MESSAGE_LENGTH)
         if self._console is None:
             print_line(text)
@@ -152,7 +150,7 @@ class ProgressDisplay:
                 self._console.print(Text(text))
 
     def stop(self) -> None:
-        """Leaves the last panel standing, or the last row printed."""
+        """Leave the last panel on the screen, or print the last row."""
         if self._live is not None:
             with self._tolerate_closed_terminal():
                 self._live.stop()
@@ -162,7 +160,7 @@ class ProgressDisplay:
 
     @contextlib.contextmanager
     def _tolerate_closed_terminal(self) -> Iterator[None]:
-        """A terminal that is closed costs its panel, not the run."""
+        """Stop displaying if the terminal is closed; the run continues."""
         try:
             yield
         except OSError:
@@ -170,33 +168,34 @@ class ProgressDisplay:
             discard_output()
 
     def estimate_seconds_left(self) -> float | None:
-        """Seconds left at the speed of the last rows, or to the limit of minutes if sooner.
+        """Seconds left at the rate of the recent rows, or until the time limit if that is sooner.
 
-        Only the speed since learning began counts: before, it says nothing of the rest.
+        Only rates since learning started count: earlier ones do not predict the rest.
         """
-        left = []
+        estimates = []
         if sum(self._recent_rates) > 0:
-            missing = max(0, self._total_steps - self._newest_row["step"])
-            left.append(missing * len(self._recent_rates) / sum(self._recent_rates))
+            steps_left = max(0, self._total_steps - self._newest_row["step"])
+            estimates.append(steps_left * len(self._recent_rates) / sum(self._recent_rates))
         if self._max_minutes:
-            left.append(max(0.0, 60 * (self._max_minutes - self._newest_row.get("minutes", 0.0))))
-        return min(left, default=None)
+            minutes_left = self._max_minutes - self._newest_row.get("minutes", 0.0)
+            estimates.append(max(0.0, 60 * minutes_left))
+        return min(estimates, default=None)
 
     def format_line(self) -> str:
-        """The newest row as one plain line; what is not known yet is left out."""
+        """The newest row as one plain line, without unknown metrics."""
         row, eta = self._newest_row, self.estimate_seconds_left()
-        show = {key: _format_metric(row, key) for key in METRIC_FORMATS}
-        scores = f"(low ε {show['return_low_epsilon']}, best {show['return_best']})"
-        losses = [(name, show[f"loss_{name.lower()}"]) for name in ("TD", "TC", "IM")]
+        texts = {key: _format_metric(row, key) for key in METRIC_FORMATS}
+        scores = f"(low ε {texts['return_low_epsilon']}, best {texts['return_best']})"
+        losses = [(name, texts[f"loss_{name.lower()}"]) for name in ("TD", "TC", "IM")]
         parts = [
             f"step {row['step']:,} of {self._total_steps:,}",
-            f"{show['steps_per_second']} steps/s",
-            f"{show['updates_per_second']} updates/s",
-            f"{show['samples_per_insert']} samples/insert",
-            f"return {show['return_mean']} {scores}",
-            f"under way {show['return_in_progress_low_epsilon']}",
+            f"{texts['steps_per_second']} steps/s",
+            f"{texts['updates_per_second']} updates/s",
+            f"{texts['samples_per_insert']} samples/insert",
+            f"return {texts['return_mean']} {scores}",
+            f"in progress {texts['return_in_progress_low_epsilon']}",
             " ".join(f"{name} {value}" for name, value in losses if value != UNKNOWN_TEXT),
-            f"demos {show['expert_share_of_gradient']}",
+            f"demos {texts['expert_share_of_gradient']}",
             f"ETA {UNKNOWN_TEXT if eta is None else _format_duration(eta)}",
         ]
         return " | ".join(part for part in parts if part and UNKNOWN_TEXT not in part.split()[:3])
@@ -207,17 +206,15 @@ class ProgressDisplay:
         from rich.panel import Panel
         from rich.text import Text
 
-        room = 80 if self._console is None else self._console.width
+        available = 80 if self._console is None else self._console.width
         headings = list(PANEL_BLOCKS)
-        across = 4 if room >= 80 else 2
-        parts: list[RenderableType] = [
-            self._render_progress_bar(),
-            self._render_times(" steps" if across == 4 else ""),
-        ]
-        for i in range(0, len(headings), across):
-            parts += ["", self._render_blocks(headings[i : i + across])]
+        columns = 4 if available >= 80 else 2
+        unit = " steps" if columns == 4 else ""
+        parts: list[RenderableType] = [self._render_progress_bar(), self._render_times(unit)]
+        for i in range(0, len(headings), columns):
+            parts += ["", self._render_blocks(headings[i : i + columns])]
         title = Text(self._title, "bold") if self._title else None
-        width = min(room, MAX_PANEL_WIDTH)
+        width = min(available, MAX_PANEL_WIDTH)
         return Panel(
             Group(*parts), title=title, title_align="left", border_style="dim", width=width
         )
@@ -265,10 +262,8 @@ class ProgressDisplay:
             grid.add_column(style="dim", no_wrap=True)
             grid.add_column(justify="right", no_wrap=True, min_width=9)
             lines: list[tuple[RenderableType, str]] = [(Text(heading, "not dim bold"), "")]
-            lines += [
-                (label, _format_metric(self._newest_row, key))
-                for label, key, _ in PANEL_BLOCKS[heading]
-            ]
+            for label, key, _ in PANEL_BLOCKS[heading]:
+                lines.append((label, _format_metric(self._newest_row, key)))
             for row, line in zip(rows, lines, strict=True):
                 row += ["", *line] if row else line
         for row in rows:
@@ -277,26 +272,26 @@ class ProgressDisplay:
 
 
 def _live_console(console: Console | None) -> Console | None:
-    """A console fit for the live panel; None calls for plain lines."""
+    """A console that can show the live panel, if any."""
     try:
         from rich.console import Console
     except ImportError:
         return None
     console = console or Console()
-    able = console.is_terminal and not console.is_dumb_terminal
-    return console if able and console.encoding.startswith("utf") else None
+    is_capable = console.is_terminal and not console.is_dumb_terminal
+    return console if is_capable and console.encoding.startswith("utf") else None
 
 
 def print_line(text: str) -> None:
-    """One line to the standard output, which may not know every letter and may be closed."""
+    """Print a line to the standard output, which may lack some letters and may be closed."""
     encoding = sys.stdout.encoding or "utf-8"
     try:
         print(text.encode(encoding, "replace").decode(encoding), flush=True)
-    except OSError:  # nobody reads any more: no reason to stop a run
+    except OSError:  # the reader is gone: not a reason to stop a run
         discard_output()
 
 
 def discard_output() -> None:
-    """Send what is still to be printed nowhere: Python would try to write it once more at exit."""
-    with contextlib.suppress(OSError), open(os.devnull, "wb") as nothing:
-        os.dup2(nothing.fileno(), sys.stdout.fileno())
+    """Discard buffered output, which Python would otherwise try to write again at exit."""
+    with contextlib.suppress(OSError), open(os.devnull, "wb") as devnull:
+        os.dup2(devnull.fileno(), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""The folder of one run: its lock, its configuration, and where everything else lies."""
+"""The folder of one run: its lock, its configuration, and the paths of its files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from pathlib import Path
 
 from lookfurther.config import Config, flatten_settings, from_json, to_json
 from lookfurther.errors import ConfigError, RunLocked
+from lookfurther.system.files import write_text
 from lookfurther.training.signals import CheckpointSignal
 
 RECORDED_PACKAGES = ("lookfurther", "torch", "numpy", "gymnasium", "ale-py", "minigrid", "minari")
 
-# What a resumed run may change: where it lies, how long it goes on and on what machine.
+# Settings that a resumed run may change: its folder, its length and its machine.
 CHANGEABLE_SETTINGS = frozenset(
     {
         "run.folder",
@@ -36,13 +37,13 @@ CHANGEABLE_SETTINGS = frozenset(
     }
 )
 
-MAX_CONFIG_CHARACTERS = 2**20  # characters of a config.json
+MAX_CONFIG_CHARACTERS = 2**20  # of a config.json
 
 _lock_descriptors: set[int] = set()
 
 
 def _close_inherited_locks() -> None:
-    """A forked child must not hold its parent's locks: it may outlive it."""
+    """Release the parent's locks in a forked child, which may outlive the parent."""
     for descriptor in _lock_descriptors:
         os.close(descriptor)
     _lock_descriptors.clear()
@@ -52,7 +53,7 @@ os.register_at_fork(after_in_child=_close_inherited_locks)
 
 
 class RunDir:
-    """A run's folder, held by one process at a time."""
+    """A run's folder, locked by one process at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,7 +62,7 @@ class RunDir:
 
     @classmethod
     def open(cls, path: Path, config: Config, resume: bool) -> RunDir:
-        """Lock the folder of a new run, or of the one to resume, and write down its settings."""
+        """Lock the folder of a new or resumed run, and write its settings."""
         if resume and not (path / "config.json").exists():
             raise ConfigError(f"{path} holds no run to resume: drop --resume to start one there")
         try:
@@ -78,22 +79,22 @@ class RunDir:
         return run
 
     def _acquire_dir(self) -> None:
-        self.checkpoint_signal.__enter__()  # before the lock invites others to send it
+        self.checkpoint_signal.__enter__()  # before the lock file announces it
         self._lock_descriptor = _acquire_lock(
             self.path / "lock", self.checkpoint_signal.is_installed
         )
 
     def _write_settings(self, config: Config, resume: bool) -> None:
-        record = self.path / "config.json"
+        config_file = self.path / "config.json"
         if resume:
-            _check_same_settings(record, config)
-        elif record.exists():
+            _check_same_settings(config_file, config)
+        elif config_file.exists():
             raise ConfigError(
-                f"{self.path} already holds a run: add --resume to go on,"
+                f"{self.path} already holds a run: add --resume to continue,"
                 " or choose another --run.folder"
             )
         write_text(self.path / "versions.json", json.dumps(collect_versions(), indent=2) + "\n")
-        write_text(record, to_json(config))
+        write_text(config_file, to_json(config))
 
     @property
     def checkpoints_dir(self) -> Path:
@@ -116,7 +117,7 @@ class RunDir:
         return self.path / "curve.png"
 
     def close(self) -> None:
-        """Let another process have the folder."""
+        """Release the lock."""
         if self._lock_descriptor is not None:
             _lock_descriptors.discard(self._lock_descriptor)
             os.close(self._lock_descriptor)
@@ -130,30 +131,8 @@ class RunDir:
         self.close()
 
 
-def sync_to_disk(path: Path) -> None:
-    """Wait until a file, or the entries of a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a small file whole or not at all."""
-    writing = path.with_name(f".writing-{path.name}")
-    try:
-        writing.write_text(text, encoding="utf-8")
-        sync_to_disk(writing)
-        os.rename(writing, path)
-    except BaseException:
-        writing.unlink(missing_ok=True)
-        raise
-    sync_to_disk(path.parent)
-
-
 def package_version(package: str) -> str | None:
-    """The installed version of a package."""
+    """The installed version of a package, if any."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -161,7 +140,7 @@ def package_version(package: str) -> str | None:
 
 
 def collect_versions() -> dict[str, str | None]:
-    """What a result depends on besides its configuration."""
+    """The versions and the machine that a result depends on."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -172,7 +151,7 @@ def collect_versions() -> dict[str, str | None]:
 
 
 def _git_commit(checkout: Path) -> str | None:
-    """The commit of a git checkout, marked -dirty where files differ from it."""
+    """The commit of a git checkout, with -dirty if files differ from it."""
     if not (checkout / ".git").exists():
         return None
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
@@ -184,9 +163,9 @@ def _git_commit(checkout: Path) -> str | None:
 
 
 def _acquire_lock(path: Path, has_checkpoint_signal: bool) -> int:
-    """An exclusive lock that the kernel lets go when this process ends, however it ends.
+    """Take an exclusive lock, which the kernel releases when this process ends in any way.
 
-    Its file says who holds it, and whether that process saves a checkpoint on a signal.
+    The lock file names the process, and whether it saves a checkpoint on a signal.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -207,20 +186,15 @@ def _acquire_lock(path: Path, has_checkpoint_signal: bool) -> int:
 
 def _locked_message(lock: Path) -> str:
     try:
-        holder = json.loads(lock.read_text())
-        who = f"process {holder['pid']} on {holder['host']} since {holder['started']}"
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        RecursionError,
-    ):  # the holder has not yet written its name
-        who = "another process"
-    return f"{lock.parent} is held by {who}: stop it, or choose another --run.folder"
+        content = json.loads(lock.read_text())
+        holder = f"process {content['pid']} on {content['host']} since {content['started']}"
+    except (ValueError, KeyError, TypeError, RecursionError):  # it is not written yet
+        holder = "another process"
+    return f"{lock.parent} is held by {holder}: stop it, or choose another --run.folder"
 
 
 def read_config(path: Path) -> Config:
-    """The settings in a file, or a ConfigError that names the file."""
+    """The configuration in a file; raises a ConfigError that names the file."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(MAX_CONFIG_CHARACTERS + 1)
@@ -231,13 +205,13 @@ def read_config(path: Path) -> Config:
         raise ConfigError(f"{path} cannot be read: {error}") from None
 
 
-def _check_same_settings(record: Path, config: Config) -> None:
-    """Refuse to resume a run with other settings than it began with."""
-    begun = read_config(record)
+def _check_same_settings(config_file: Path, config: Config) -> None:
+    """Raise ConfigError if a resumed run has other settings than it started with."""
+    started = read_config(config_file)
     given = flatten_settings(config)
-    for name, value in flatten_settings(begun).items():
+    for name, value in flatten_settings(started).items():
         if name not in CHANGEABLE_SETTINGS and given[name] != value:
             raise ConfigError(
-                f"{record.parent} was begun with {name} = {value!r}, not {given[name]!r}:"
+                f"{config_file.parent} was started with {name} = {value!r}, not {given[name]!r}:"
                 " give the same, or choose another --run.folder"
             )

@@ -1,4 +1,4 @@
-"""The process that trains in a run folder, as others see it: found by its lock, sent a signal."""
+"""Finds the process that trains in a run folder by its lock, and sends it a signal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_LOCK_BYTES = 10_000  # bytes
 
 
 def request_checkpoint(folder: Path) -> int:
-    """Let the run in a folder save a checkpoint after its current step; gives its process."""
+    """Signal the run in a folder to save a checkpoint after its current step; returns its pid."""
     idle = ConfigError(f"no run is in progress in {folder}: there is nothing to save")
     try:
         with (folder / "lock").open("rb") as lock:
@@ -37,7 +37,7 @@ def request_checkpoint(folder: Path) -> int:
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Whether a process holds the lock; its file stays when the process has ended."""
+    """Whether a process holds the lock; the lock file remains after the process has ended."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -46,7 +46,7 @@ def _is_locked(descriptor: int) -> bool:
 
 
 def _signalable_process(folder: Path, lock_content: bytes) -> int:
-    """The process that a lock's file names, where it can take the signal."""
+    """The process id in a lock file, if that process can receive the signal."""
     match _parse_json(lock_content):
         case {"pid": int(pid), "host": str(host), **rest} if pid > 0:
             if host != socket.gethostname():
@@ -68,9 +68,9 @@ def _parse_json(text: bytes) -> Any:
 
 
 def _has_file_open(pid: int, descriptor: int) -> bool:
-    """Whether a process has the lock's file open; yes where the system does not say.
+    """Whether a process has the lock file open; True if the system has no /proc.
 
-    The number may be that of another process: one in another container, or a forged one.
+    The id may belong to another process: the lock may be from another container, or forged.
     """
     descriptors = Path(f"/proc/{pid}/fd")
     if not Path("/proc/self/fd").is_dir():
@@ -79,7 +79,7 @@ def _has_file_open(pid: int, descriptor: int) -> bool:
     for entry in descriptors.iterdir() if descriptors.is_dir() else ():
         try:
             found = entry.stat()
-        except FileNotFoundError:  # closed since
+        except FileNotFoundError:  # closed in the meantime
             continue
         if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
             return True

@@ -1,4 +1,4 @@
-"""Weights of an earlier run, an export or a file, as a start for a new run."""
+"""Initial weights from an earlier run, an export or a file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from lookfurther.errors import CheckpointError
 from lookfurther.learner import Learner
 from lookfurther.networks import load_network_weights
 from lookfurther.training import checkpoint
+from lookfurther.training.checkpoint_manifest import TENSOR_SUFFIX
 
-LEARNER_PARTS = ("weights", "target", "adam")  # what Learner.state gives
+LEARNER_PARTS = ("weights", "target", "adam")  # the parts of Learner.state
 
 
 def find_checkpoint(path: Path, parts: Collection[str]) -> checkpoint.Checkpoint:
-    """The checkpoint at a path: itself, or the best of a run folder, or else the newest of it."""
-    if (path / checkpoint.MANIFEST_FILE).exists():
+    """The checkpoint at a path, or the best one of a run folder, or its newest one."""
+    if checkpoint.is_checkpoint(path):
         return checkpoint.load(path, parts)
     saved, _ = checkpoint.load_best(path / "best", parts)
     if saved is None:
@@ -32,12 +33,12 @@ def find_checkpoint(path: Path, parts: Collection[str]) -> checkpoint.Checkpoint
 def read_learner_state(path: Path) -> dict[str, dict[str, Tensor]]:
     """Weights, and target weights and Adam's moments if the checkpoint has them.
 
-    A best checkpoint, an export and a file hold weights alone.
+    A best checkpoint, an export and a file contain only weights.
     """
     if path.is_file():
         return {"weights": _read_weights_file(path)}
     saved = find_checkpoint(path, ("weights",))
-    files = (saved.path / (part + checkpoint.TENSOR_SUFFIX) for part in LEARNER_PARTS)
+    files = (saved.path / (part + TENSOR_SUFFIX) for part in LEARNER_PARTS)
     if all(file.exists() for file in files):
         saved = checkpoint.load(saved.path, LEARNER_PARTS)
     return saved.files

@@ -1,4 +1,4 @@
-"""Tensors as bytes in the safetensors format, a piece at a time."""
+"""Tensors as bytes in the safetensors format, in pieces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-PIECE_BYTES = 1 << 26  # bytes in flight between a tensor and its file
+PIECE_BYTES = 1 << 26  # copied to the host at once
 
 DTYPE_NAMES = {
     torch.float64: "F64",
@@ -27,10 +27,10 @@ DTYPE_NAMES = {
 def serialize_tensors(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
     """The safetensors format in pieces.
 
-    The library's own writer copies all tensors of a device to the host at once, and before its
-    release 0.8 those of the host as well: a replay would not fit.
+    The library's own writer copies all tensors of a device to the host at once, and before
+    release 0.8 also those already on the host: a replay would not fit in memory.
     """
-    # Widest elements first, so that each tensor starts at a multiple of its element's size.
+    # Largest elements first, so that each tensor starts at a multiple of its element size.
     order = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
     header, end = {}, 0
     for name, tensor in order:
@@ -45,7 +45,7 @@ def serialize_tensors(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview
     yield len(text).to_bytes(8, "little") + text
     for _, tensor in order:
         if not tensor.nbytes:
-            continue  # its strides may be 0, and then torch refuses to see it as bytes
+            continue  # its strides may be 0, and torch cannot view such a tensor as bytes
         flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
         for piece in flat.split(PIECE_BYTES):
             yield piece.cpu().numpy().data

@@ -12,19 +12,19 @@ from types import FrameType, TracebackType
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STEP_TIMEOUT = 5.0  # seconds for an environment to finish its step after a signal
-RETRY_PERIOD = 0.5  # seconds between later looks at whether an environment runs
+RETRY_PERIOD = 0.5  # seconds between later checks for a running environment
 
 
 class StopRequested(BaseException):
-    """A signal has asked for a stop, and an environment does not return."""
+    """A stop signal was received, and an environment does not return."""
 
 
 class EnvCallTracker:
-    """Entered while code of environments runs, which may hang and may raise anything."""
+    """A context for calls of environment code, which may hang and may raise anything."""
 
     def __init__(self) -> None:
         self.is_running = False
-        self.last_error: BaseException | None = None  # what came out of it last
+        self.last_error: BaseException | None = None  # by the last call
 
     def __enter__(self) -> None:
         self.is_running = True
@@ -36,19 +36,19 @@ class EnvCallTracker:
 
 
 class StopSignals:
-    """While entered, the first SIGTERM, SIGINT or SIGHUP sets `requested`; a second one exits.
+    """Within it, the first SIGTERM, SIGINT or SIGHUP sets `received_signal`; a second one exits.
 
-    Where `in_environment` still holds STEP_TIMEOUT seconds after the first, StopRequested is raised
-    out of the environment. Only the main thread may handle signals: entered from another thread,
-    this does nothing.
+    If `is_in_environment()` is still true STEP_TIMEOUT seconds after the first signal,
+    StopRequested is raised inside the environment. Only the main thread can handle signals: in
+    another thread this does nothing.
     """
 
     def __init__(self, is_in_environment: Callable[[], bool] = lambda: False) -> None:
         self.received_signal: str | None = None
-        """the signal that asked for a stop, such as SIGTERM"""
+        """the name of the first stop signal, such as SIGTERM"""
         self._is_in_environment = is_in_environment
-        self._is_interrupting = False  # the next signal comes from `_watch`
-        self._events: queue.SimpleQueue[str] = queue.SimpleQueue()  # handlers may put into it
+        self._is_interrupting = False  # the next signal is sent by the watcher thread
+        self._events: queue.SimpleQueue[str] = queue.SimpleQueue()  # safe in signal handlers
         self._previous_handlers: dict[signal.Signals, object] = {}
         self._watcher = threading.Thread(
             target=self._interrupt_stuck_environment, name="stop signals", daemon=True
@@ -57,8 +57,8 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:
-                ignored = signal.getsignal(number) is signal.SIG_IGN
-                if not (ignored and number == signal.SIGHUP):  # nohup asks to outlive a terminal
+                is_ignored = signal.getsignal(number) is signal.SIG_IGN
+                if not (is_ignored and number == signal.SIGHUP):  # nohup ignores it
                     self._previous_handlers[number] = signal.signal(number, self._handle_signal)
             self._watcher.start()
         return self
@@ -75,9 +75,7 @@ class StopSignals:
         if self._is_interrupting:
             self._is_interrupting = False
             if self._is_in_environment():
-                self._is_in_environment = lambda: (
-                    False
-                )  # once: what follows must not be interrupted
+                self._is_in_environment = lambda: False  # interrupt only once
                 raise StopRequested
         elif self.received_signal is not None:
             os._exit(128 + number)
@@ -86,7 +84,7 @@ class StopSignals:
             self._events.put("requested")
 
     def _interrupt_stuck_environment(self) -> None:
-        """Interrupt the main thread where an environment holds it up after a signal."""
+        """Interrupt the main thread if an environment blocks it after a signal."""
         if self._events.get() == "left":
             return
         pause = STEP_TIMEOUT
@@ -97,12 +95,12 @@ class StopSignals:
             pause = RETRY_PERIOD
             if self._is_in_environment():
                 self._is_interrupting = True
-                # A real signal: it also ends the system call the main thread may wait in.
+                # A real signal also interrupts a system call that the main thread waits in.
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
 class CheckpointSignal:
-    """While entered, SIGUSR1 sets `requested`; outside the main thread this does nothing."""
+    """Within it, SIGUSR1 sets `is_requested`; outside the main thread this does nothing."""
 
     def __init__(self) -> None:
         self.is_requested = False
@@ -125,5 +123,5 @@ class CheckpointSignal:
 
 
 def _restore_handler(number: signal.Signals, handler: object) -> None:
-    # None: the former handler was not Python's, and cannot be set from here.
+    # None: the previous handler is not Python's and cannot be restored.
     signal.signal(number, signal.SIG_DFL if handler is None else handler)  # type: ignore[arg-type]

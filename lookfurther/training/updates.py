@@ -1,4 +1,4 @@
-"""Algorithm 1's inner loop: sample, learn, send priorities back; on a GPU as graphs."""
+"""Algorithm 1's inner loop: sample, learn, update priorities; on a GPU as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -12,41 +12,40 @@ from lookfurther.learner import Learner, UpdateMetrics
 from lookfurther.replay.mixture import ReplayMixture
 from lookfurther.types import Batch
 
-# Updates in one graph where so many follow one another: the GPU waits at the start of each graph.
+# Updates in one graph, if that many are due: the GPU is idle at the start of each graph.
 UPDATES_PER_GRAPH = 4
 
 
 class UpdateRunner:
-    """Makes updates and keeps the sums of what they report, on the device.
+    """Runs updates and sums the metrics that they report, on the device.
 
-    Where the replays lie beside the learner whole updates are one graph. When the priorities of
-    a batch are back, the next one is fetched beside the backward pass: sampled, prepared, and
-    valued by the target network. That is the same as one after the other, as long as the target
-    network stays. Replays in host memory sample there; the rest is one graph.
+    If the replays are on the learner's device, complete updates are one graph. As soon as the
+    priorities of a batch are written, the next batch is sampled, prepared and evaluated by the
+    target network, in parallel with the backward pass. The result is the same as one after the
+    other, as long as the target network does not change. Replays in host memory sample there; the
+    rest is one graph.
     """
 
     def __init__(self, mixture: ReplayMixture, learner: Learner) -> None:
         self.mixture, self.learner = mixture, learner
         self.device = learner.online_weights.device
-        blanks = [Batch(*(t.to(self.device) for t in mixture.empty_batch())) for _ in (0, 1)]
-        self.prepared_batches = [
-            learner.prepare_batch(blank) for blank in blanks
-        ]  # memory, to be filled
+        # Two buffers: one is prepared while the learner uses the other.
+        buffers = [Batch(*(t.to(self.device) for t in mixture.empty_batch())) for _ in (0, 1)]
+        self.prepared_batches = [learner.prepare_batch(buffer) for buffer in buffers]
         self.priority = torch.zeros(0)
         self.term_names: list[str] = []
         self.term_sums = torch.zeros(0)
         self.update_count = 0
         if mixture.agent.device.type == self.device.type:
             self.prepare_first_batch = make_graphed(partial(self._prepare_batch, 0), self.device)
-            self.updates_per_graph = (
-                UPDATES_PER_GRAPH if self.device.type == "cuda" else 1
-            )  # a CPU looks at each
+            # On a CPU each update is checked for numbers that are not finite.
+            self.updates_per_graph = UPDATES_PER_GRAPH if self.device.type == "cuda" else 1
             self.graphed_updates = {
-                (place, count, more): make_graphed(
-                    partial(self._update_repeatedly, place, count, more), self.device
+                (buffer, count, has_next): make_graphed(
+                    partial(self._update_repeatedly, buffer, count, has_next), self.device
                 )
-                for place, count in ((0, 1), (1, 1), (0, UPDATES_PER_GRAPH))
-                for more in (False, True)
+                for buffer, count in ((0, 1), (1, 1), (0, UPDATES_PER_GRAPH))
+                for has_next in (False, True)
             }
             self.run_updates = self._run_with_device_replay
         else:
@@ -55,7 +54,7 @@ class UpdateRunner:
             self.run_updates = self._run_with_host_replay
 
     def run(self, count: int) -> None:
-        """`count` updates, one after the other."""
+        """Run `count` updates, one after the other."""
         if count:
             self.run_updates(count)
             self.update_count += count
@@ -79,20 +78,20 @@ class UpdateRunner:
         self.learner.prepare_into(self.prepared_batches[buffer])
 
     def _update_repeatedly(self, buffer: int, count: int, has_next: bool) -> None:
-        """`count` turns; after the last, too, the next batch is there if more are to come."""
+        """`count` updates; with `has_next` the last one also prepares the next batch."""
         for i in range(count):
             self._update_once((buffer + i) % 2, has_next or i < count - 1)
 
     def _update_once(self, buffer: int, has_next: bool) -> None:
-        """Learn from one batch and, where more are to come, fetch the other."""
-        fetched = self.prepared_batches[buffer]
+        """Learn from one buffer and, with `has_next`, prepare the other."""
+        prepared = self.prepared_batches[buffer]
 
-        def tell(priority: Tensor) -> None:
-            self.mixture.update_priorities(fetched.batch.item, priority)
+        def on_priority(priority: Tensor) -> None:
+            self.mixture.update_priorities(prepared.batch.item, priority)
             if has_next:
                 self._prepare_batch(1 - buffer)
 
-        self.learner.update(fetched, tell, self._accumulate_terms)
+        self.learner.update(prepared, on_priority, self._accumulate_terms)
 
     def _run_with_host_replay(self, count: int) -> None:
         for _ in range(count):
@@ -118,7 +117,7 @@ class UpdateRunner:
         self.term_sums += torch.stack(list(terms.values()))
 
     def compute_mean_terms(self) -> dict[str, float]:
-        """The means of everything reported since the last call."""
+        """The means of all metrics reported since the last call."""
         if not self.update_count:
             return {}
         sums = torch.cat([self.term_sums, self.learner.gradient_norm_sum.view(1)])

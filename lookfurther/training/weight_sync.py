@@ -1,4 +1,4 @@
-"""The learner's weights on their way to the actors."""
+"""Copies the learner's weights to the actors."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from lookfurther.training.launch_limit import MAX_AHEAD
 
 
 class WeightSync:
-    """Gives actors new weights; on a GPU neither they nor the learner wait for that.
+    """Gives actors new weights; on a GPU neither the actors nor the learner wait for it.
 
-    There Python is up to AHEAD turns ahead of the learner, whose weights exist only when it has
-    caught up. They are copied aside in its own time, and taken when that is sure to be done.
+    There Python is up to MAX_AHEAD iterations ahead of the learner, whose weights are ready only
+    when it has caught up. The learner's stream copies them to `pending_weights`. The actors take
+    them MAX_AHEAD + 1 iterations later, when this copy is certain to be done.
     """
 
     def __init__(self, weights: MasterWeights, streams: Sequence[Any]) -> None:
-        self.actor_weights, self.actor_streams = weights, list(streams)  # of the actors
-        self.ticks_left = 0  # until the actors take what is aside
+        self.actor_weights, self.actor_streams = weights, list(streams)
+        self.ticks_left = 0  # until the actors take the pending weights
         if self.actor_streams:
             self.pending_weights = MasterWeights(copy.deepcopy(weights.network), torch.float32)
             self.published_event, self.applied_event = torch.cuda.Event(), torch.cuda.Event()
 
     def publish(self, weights: MasterWeights) -> None:
-        """The learner's weights, as they are once its work so far is done."""
+        """Give the actors the learner's weights as they are after all work launched so far."""
         if not self.actor_streams:
             self.actor_weights.copy_(weights)
             return
@@ -40,7 +41,7 @@ class WeightSync:
         self.ticks_left = MAX_AHEAD + 1
 
     def tick(self) -> None:
-        """A turn of the loop begins."""
+        """Count an iteration of the training loop."""
         if self.ticks_left:
             self.ticks_left -= 1
             if not self.ticks_left:
@@ -49,7 +50,7 @@ class WeightSync:
     def _apply(self) -> None:
         own, *others = self.actor_streams
         own.wait_event(self.published_event)
-        for stream in others:  # it may be reading the old ones
+        for stream in others:  # they may be reading the old weights
             own.wait_stream(stream)
         with torch.cuda.stream(own):
             self.actor_weights.copy_(self.pending_weights)
@@ -58,15 +59,15 @@ class WeightSync:
             stream.wait_event(self.applied_event)
 
     def state(self) -> dict[str, Tensor]:
-        """The actors' weights, for a checkpoint, and those aside."""
-        found = {f"network.{k}": v for k, v in self.actor_weights.network.state_dict().items()}
+        """The actors' weights and the pending ones, for a checkpoint."""
+        state = {f"network.{k}": v for k, v in self.actor_weights.network.state_dict().items()}
         if self.ticks_left:
-            found |= {f"aside.{k}": v for k, v in self.pending_weights.network.state_dict().items()}
-            found["turns_left"] = torch.tensor(self.ticks_left)
-        return found
+            state |= {f"aside.{k}": v for k, v in self.pending_weights.network.state_dict().items()}
+            state["turns_left"] = torch.tensor(self.ticks_left)
+        return state
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """The inverse of `state`; without a GPU what is aside is taken at once."""
+        """The inverse of `state`; without a GPU the pending weights are applied at once."""
         parts = {name: select_prefix(state, name) for name in ("network", "aside")}
         self.actor_weights.load_state_dict(parts["network"])
         if parts["aside"]:
@@ -79,7 +80,7 @@ class WeightSync:
 
 
 def select_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with `prefix.`, without it."""
+    """The tensors whose names begin with `prefix.`, with the prefix removed."""
     return {
         name.removeprefix(f"{prefix}."): value
         for name, value in tensors.items()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookfurther.errors import ConfigError, LookFurtherError
-from lookfurther.training.metrics import atomic_replace
+from lookfurther.system.files import atomic_replace
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -16,7 +16,7 @@ from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode
 from lookfurther.errors import ConfigError, DemonstrationError
-from lookfurther.system.parallel import parallel_map
+from lookfurther.system.processes import parallel_map
 from lookfurther.types import Spec
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode, best_episode_index
 from lookfurther.errors import ConfigError, DemonstrationError
-from lookfurther.system.parallel import parallel_map
 from lookfurther.system.printable import make_printable
+from lookfurther.system.processes import parallel_map
 
 ATARI_FPS, OTHER_FPS = 60.0, 10.0  # frames of a game a second; steps of other environments
 MAX_VIDEO_FPS = 30.0  # pictures a second beyond which some are left out

@@ -24,7 +24,7 @@ from lookfurther.demos.importers import ImportedDemos, action_sequence
 from lookfurther.demos.metadata import check_same_origin
 from lookfurther.demos.playback import count_ambiguous_steps
 from lookfurther.errors import ConfigError, DemonstrationError
-from lookfurther.system.parallel import parallel_map
+from lookfurther.system.processes import parallel_map
 from lookfurther.validation import validate
 
 RECORDING_SUFFIXES = (".demo", ".npz", ".hdf5")

@@ -33,7 +33,7 @@ from lookfurther.demos.playback import episode_from_log, play_log
 from lookfurther.envs.emulator import Emulator
 from lookfurther.envs.factory import find_game
 from lookfurther.errors import ConfigError, DemonstrationError, EnvironmentFault
-from lookfurther.system.cores import count_cores
+from lookfurther.system.processes import count_cores
 
 EXPLORATIONS_PER_BATCH = 8  # trips begun at a time: about half a second
 

@@ -16,7 +16,6 @@ No sticky actions, no no-ops beyond those listed.
 from __future__ import annotations
 
 import io
-import os
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +34,7 @@ from lookfurther.envs.emulator import DEFAULT_VARIANT
 from lookfurther.envs.factory import find_game
 from lookfurther.envs.naming import is_atari
 from lookfurther.errors import DemonstrationError
+from lookfurther.system.files import atomic_replace
 
 MAX_FILE_BYTES, MAX_UNPACKED_BYTES = (
     2**24,
@@ -75,8 +75,7 @@ def write_action_sequence(path: Path, episode: Episode, env: str) -> None:
         raise DemonstrationError(
             f"{path} is not written: the actions give {rewards.sum():g}, not {episode.score:g}"
         )
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("wb") as file:
+    with atomic_replace(path) as draft, draft.open("wb") as file:
         np.savez_compressed(
             file,
             rom=np.array(find_game(env)),
@@ -86,7 +85,6 @@ def write_action_sequence(path: Path, episode: Episode, env: str) -> None:
             rewards=rewards,
             phase=np.array(tape.phase),
         )
-    os.replace(draft, path)
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:

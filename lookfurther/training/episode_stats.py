@@ -1,0 +1,94 @@
+"""Returns and lengths of the episodes that a run plays."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from lookfurther.errors import CheckpointError
+from lookfurther.types import Step
+
+
+class EpisodeStats:
+    """Returns and lengths of the recent episodes of m lanes, without dropped ones."""
+
+    def __init__(self, lanes: int, keep: int = 100) -> None:
+        self._returns_in_progress = np.zeros(lanes)
+        self._lengths_in_progress = np.zeros(lanes, np.int64)
+        # Return, length and lane of each.
+        self._recent_episodes: deque[tuple[float, int, int]] = deque(maxlen=keep)
+        self.episode_count = 0
+        self.dropped_count = 0
+        self.best_return = math.nan
+
+    def add_step(self, step: Step, lanes: range) -> None:
+        """Add one environment step of each of `lanes`."""
+        returns = self._returns_in_progress[lanes.start : lanes.stop]
+        lengths = self._lengths_in_progress[lanes.start : lanes.stop]
+        returns += step.reward
+        lengths += 1
+        returns[step.first] = 0.0
+        lengths[step.first] = 0
+        self.dropped_count += int(step.dropped.sum())
+        for i in np.flatnonzero(step.terminal | step.truncated):
+            episode = float(returns[i]), int(lengths[i]), lanes.start + int(i)
+            self._recent_episodes.append(episode)
+            self.best_return = float(np.fmax(self.best_return, returns[i]))
+            self.episode_count += 1
+
+    def reset_lanes(self, lanes: np.ndarray) -> None:
+        """Reset the episodes in progress of the masked `lanes` [m]: they start again."""
+        self._returns_in_progress[lanes] = 0.0
+        self._lengths_in_progress[lanes] = 0
+
+    def mean_return(self, lanes: Sequence[int] | np.ndarray | None = None) -> float:
+        """Mean return of the recent episodes, or of those in `lanes`; NaN if there are none."""
+        chosen = None if lanes is None else set(np.asarray(lanes).tolist())
+        values = [r for r, _, lane in self._recent_episodes if chosen is None or lane in chosen]
+        return float(np.mean(values)) if values else math.nan
+
+    def mean_return_in_progress(self, lanes: np.ndarray) -> float:
+        """Mean return so far of the episodes in progress in `lanes`.
+
+        With long episodes this shows what the agent can do before the first one ends.
+        """
+        return float(self._returns_in_progress[lanes].mean())
+
+    @property
+    def best_return_in_progress(self) -> float:
+        """The highest return so far of an episode in progress."""
+        return float(self._returns_in_progress.max())
+
+    def mean_length(self) -> float:
+        """Mean length of the recent episodes in agent steps; NaN if there are none."""
+        lengths = [length for _, length, _ in self._recent_episodes]
+        return float(np.mean(lengths)) if lengths else math.nan
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Everything, for a checkpoint, including the episodes in progress."""
+        return {
+            "return": self._returns_in_progress.copy(),
+            "length": self._lengths_in_progress.copy(),
+            "recent": np.array(self._recent_episodes, np.float64).reshape(-1, 3),
+            "counts": np.array([self.episode_count, self.dropped_count], np.int64),
+            "best": np.array([self.best_return]),
+        }
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """The inverse of `state`."""
+        saved_lanes, lanes = len(state["return"]), len(self._returns_in_progress)
+        if state["return"].shape != self._returns_in_progress.shape:
+            raise CheckpointError(
+                f"the checkpoint has {saved_lanes} lanes, this run {lanes}:"
+                " resume with the same actor.lanes"
+            )
+        self._returns_in_progress = state["return"].astype(np.float64)
+        self._lengths_in_progress = state["length"].astype(np.int64)
+        self._recent_episodes.clear()
+        episodes = ((float(r), int(length), int(lane)) for r, length, lane in state["recent"])
+        self._recent_episodes.extend(episodes)
+        self.episode_count, self.dropped_count = (int(n) for n in state["counts"])
+        self.best_return = float(state["best"][0])
