@@ -1,4 +1,4 @@
-"""A trained agent: weights and what they see."""
+"""A trained agent: a network, its environment's Spec and the settings of its run."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from lookfurther.types import Spec
 
 
 class Agent:
-    """Acts on observations as `spec` describes them."""
+    """Chooses actions for observations of the form that `spec` describes."""
 
     def __init__(self, network: nn.Module, spec: Spec, config: Config, step: int = 0) -> None:
         self.network, self.spec, self.config = network.eval(), spec, config
-        self.step = step  # agent steps it was trained for
+        self.step = step  # agent steps of its training
         self.device = next(network.parameters()).device
         self.generator = torch.Generator(self.device).manual_seed(config.run.seed)
 
@@ -41,10 +41,10 @@ class Agent:
         device: str | torch.device = "cpu",
         modules: Sequence[str] = (),
     ) -> Agent:
-        """From a run folder (its best checkpoint, else its newest) or from one checkpoint.
+        """Load an agent from a checkpoint, or from the best, else the newest, of a run folder.
 
-        `network` is the builder given to `train`, where one was. An environment or a wrapper that
-        the checkpoint names is refused unless it is on the list in `lookfurther.envs.trust` or its
+        `network` is the builder given to `train`, if any. An environment or a wrapper that the
+        checkpoint names is refused unless it is on the list in `lookfurther.envs.trust` or its
         module is one of `modules`, which are imported.
         """
         import_modules(modules)
@@ -56,19 +56,19 @@ class Agent:
 
     @torch.no_grad()
     def q_values(self, observations: np.ndarray) -> np.ndarray:
-        """f(x, a) [m, A], in the transformed space, of observations [m, *spec.observation]."""
-        x = torch.from_numpy(observations).to(self.device)
-        return q_values(self.network, x).cpu().numpy()
+        """f(x, a) [m, A], in the transformed space, of observations [m, ...]."""
+        inputs = torch.from_numpy(observations).to(self.device)
+        return q_values(self.network, inputs).cpu().numpy()
 
     def act(self, observations: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
-        """Actions [m] for observations [m, *spec.observation], or one action for a single one."""
+        """Actions [m] for observations [m, ...], or one action for a single observation."""
         observations = np.asarray(observations, dtype=self.spec.dtype)
-        if observations.shape == self.spec.observation_shape:
+        shape = self.spec.observation_shape
+        if observations.shape == shape:
             return self.act(observations[None], epsilon)[0]
-        if observations.shape[1:] != self.spec.observation_shape:
+        if observations.shape[1:] != shape:
             raise ValueError(
-                "observations must have shape (m,"
-                f" {', '.join(map(str, self.spec.observation_shape))}),"
+                f"observations must have shape (m, {', '.join(map(str, shape))}),"
                 f" not {observations.shape}"
             )
         return select_actions(self.network, observations, epsilon, self.generator)
@@ -77,34 +77,33 @@ class Agent:
 def read_agent(
     path: str | Path, network: NetworkBuilder | None = None, device: str | torch.device = "cpu"
 ) -> Agent:
-    """`Agent.load` for a caller that never builds the agent's environment."""
+    """`Agent.load` without the check of modules, for callers that never build the environment."""
     saved = find_checkpoint(Path(path), ("weights",))
-    config, spec, step = (
-        checkpoint_metadata.get_config(saved),
-        checkpoint_metadata.get_spec(saved),
-        checkpoint_metadata.get_count(saved, "step"),
-    )
+    config, spec = checkpoint_metadata.get_config(saved), checkpoint_metadata.get_spec(saved)
+    weights = saved.files["weights"]
     try:
+        build = network or make_network_builder(config.network)
         if network is None:
-            _check_weight_shapes(make_network_builder(config.network), spec, saved.files["weights"])
-        module = (network or make_network_builder(config.network))(spec)
-        load_network_weights(module, saved.files["weights"])
+            _check_weight_shapes(build, spec, weights)
+        module = build(spec)
+        load_network_weights(module, weights)
     except (CheckpointError, ConfigError) as error:
         raise CheckpointError(f"{path}: {error}") from None
+    step = checkpoint_metadata.get_count(saved, "step")
     return Agent(module.to(device), spec, config, step)
 
 
 def _check_weight_shapes(build: NetworkBuilder, spec: Spec, weights: Mapping[str, Tensor]) -> None:
-    """Refuse weights of other shapes before memory is taken for the network.
+    """Refuse weights of other shapes before the network is allocated.
 
-    A forged spec or configuration could otherwise ask for more memory than there is.
+    A forged spec or configuration could otherwise need more memory than the machine has.
     """
     try:
         with torch.device("meta"):
-            wanted = build(spec).state_dict()
+            expected = build(spec).state_dict()
     except RuntimeError as error:
         raise CheckpointError(f"its network cannot be built: {error}") from None
-    for name in wanted.keys() | weights.keys():
-        there, here = (tensors.get(name) for tensors in (weights, wanted))
-        if there is None or here is None or there.shape != here.shape:
+    for name in expected.keys() | weights.keys():
+        stored, own = weights.get(name), expected.get(name)
+        if stored is None or own is None or stored.shape != own.shape:
             raise CheckpointError(f"the weights do not fit this network: {name}")

@@ -13,7 +13,9 @@ from torch import Generator, Tensor, nn
 
 from lookfurther.envs import Envs
 from lookfurther.exploration import epsilon_greedy
+from lookfurther.gpu.graphs import GraphedCallable
 from lookfurther.networks import DuelingNetwork, q_values
+from lookfurther.types import Spec
 
 
 class EpisodeResult(NamedTuple):
@@ -35,54 +37,87 @@ Policy = Callable[[np.ndarray], np.ndarray]  # observations [m, ...] to actions 
 
 
 class QValueCache:
-    """A network's values on a CPU, computed once for each observation.
+    """A network's Q-values on a CPU, computed once for each observation.
 
-    Emulators are deterministic: episodes with the same start are the same up to their first random
-    action, and an agent that stands still sees the same few pictures.
+    Emulators are deterministic: episodes with the same start are equal up to their first random
+    action, and an agent that does not move observes the same few frames.
     """
 
     def __init__(self, network: nn.Module, max_entries: int = 262_144) -> None:
         self.network, self.max_entries = network, max_entries
-        self.row_by_digest: dict[bytes, int] = {}  # by digest of the observation
+        self.row_by_digest: dict[bytes, int] = {}  # key: SHA-256 of the observation
         self.q_values = torch.zeros(0)
 
     def __call__(self, observations: Tensor) -> Tensor:
-        """[m, A], as the network gives them."""
-        names = [hashlib.sha256(x).digest() for x in observations.numpy()]
-        if len(self.row_by_digest) + len(names) > self.max_entries:
+        """[m, A], equal to those of the network."""
+        digests = [hashlib.sha256(observation).digest() for observation in observations.numpy()]
+        if len(self.row_by_digest) + len(digests) > self.max_entries:
             self.row_by_digest.clear()
-        new = {name: i for i, name in enumerate(names) if name not in self.row_by_digest}
+        new = {digest: i for i, digest in enumerate(digests) if digest not in self.row_by_digest}
         if new:
             q = q_values(self.network, observations[list(new.values())])
             if not len(self.q_values):
-                self.q_values = q.new_zeros(max(self.max_entries, len(names)), q.shape[1])
-            places = range(len(self.row_by_digest), len(self.row_by_digest) + len(new))
-            self.q_values[places.start : places.stop] = q
-            self.row_by_digest.update(zip(new, places, strict=True))
-        return self.q_values[[self.row_by_digest[name] for name in names]]
+                self.q_values = q.new_zeros(max(self.max_entries, len(digests)), q.shape[1])
+            rows = range(len(self.row_by_digest), len(self.row_by_digest) + len(new))
+            self.q_values[rows.start : rows.stop] = q
+            self.row_by_digest.update(zip(new, rows, strict=True))
+        return self.q_values[[self.row_by_digest[digest] for digest in digests]]
 
 
 @torch.no_grad()
 def select_actions(
     network: nn.Module | QValueCache, observations: np.ndarray, epsilon: float, generator: Generator
 ) -> np.ndarray:
-    """Epsilon-greedy actions [m] of a network, which lies on the generator's device."""
+    """Epsilon-greedy actions [m] of a network on the generator's device."""
     q = q_values(network, torch.from_numpy(observations).to(generator.device))
-    chance = torch.full((len(q),), epsilon, device=q.device)
-    return epsilon_greedy(q, chance, generator).cpu().numpy()
+    epsilons = torch.full((len(q),), epsilon, device=q.device)
+    return epsilon_greedy(q, epsilons, generator).cpu().numpy()
 
 
 def epsilon_greedy_policy(network: nn.Module, epsilon: float, seed: int) -> Policy:
-    """The epsilon-greedy policy of a network, with a random stream of its own."""
+    """The epsilon-greedy policy of a network, with its own random stream."""
     generator = Generator(next(network.parameters()).device).manual_seed(seed)
-    # Of a network of the user's nobody knows whether it gives the same twice.
-    once = isinstance(network, DuelingNetwork) and generator.device.type == "cpu"
-    asked = QValueCache(network) if once else network
-    return lambda observations: select_actions(asked, observations, epsilon, generator)
+    # User networks may be stochastic: do not cache their values.
+    use_cache = isinstance(network, DuelingNetwork) and generator.device.type == "cpu"
+    cached = QValueCache(network) if use_cache else network
+    return lambda observations: select_actions(cached, observations, epsilon, generator)
+
+
+class GraphedPolicy:
+    """The epsilon-greedy policy of a network for at most `lanes` observations at a time.
+
+    On a GPU a call copies observations from page-locked memory, replays one CUDA graph for all
+    lanes, and copies the actions back. On a CPU it runs the same code without a graph.
+    """
+
+    def __init__(
+        self, network: nn.Module, spec: Spec, lanes: int, epsilon: float, seed: int
+    ) -> None:
+        self.network = network
+        device = next(network.parameters()).device
+        self.generator = Generator(device).manual_seed(seed)
+        self.epsilons = torch.full((lanes,), epsilon, device=device)
+        self.actions = torch.zeros(lanes, dtype=torch.int64, device=device)
+        shape, dtype = (lanes, *spec.observation_shape), getattr(torch, spec.dtype)
+        self.observations = torch.zeros(shape, dtype=dtype, device=device)
+        self.host_observations = torch.zeros(shape, dtype=dtype, pin_memory=device.type == "cuda")
+        self.choose_actions = GraphedCallable(self._choose_actions, device, [self.generator])
+
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        count = len(observations)
+        np.copyto(self.host_observations.numpy()[:count], observations)
+        self.observations[:count].copy_(self.host_observations[:count], non_blocking=True)
+        self.choose_actions()
+        return self.actions[:count].cpu().numpy().copy()
+
+    @torch.no_grad()
+    def _choose_actions(self) -> None:
+        q = q_values(self.network, self.observations)
+        self.actions.copy_(epsilon_greedy(q, self.epsilons, self.generator))
 
 
 def uniform_policy(num_actions: int, seed: int) -> Policy:
-    """Random play."""
+    """Uniformly random actions."""
     random = np.random.default_rng(seed)
     return lambda observations: random.integers(num_actions, size=len(observations))
 
@@ -93,18 +128,18 @@ def play_episodes(
     episodes: int,
     on_episode: Callable[[EpisodeResult], None] = lambda _: None,
 ) -> list[EpisodeResult]:
-    """`episodes` whole episodes from a reset of all lanes; `tell` hears of each as it ends.
+    """Reset all lanes and play `episodes` whole episodes; call `on_episode` at the end of each.
 
-    Each lane plays a fixed number: taking the first to finish would favour short ones.
+    Each lane plays a fixed number: the first episodes to finish would mostly be short ones.
     """
     lanes = envs.lanes
-    left = np.full(lanes, episodes // lanes) + (np.arange(lanes) < episodes % lanes)
-    played: list[list[EpisodeResult]] = [[] for _ in range(lanes)]
+    remaining = np.full(lanes, episodes // lanes) + (np.arange(lanes) < episodes % lanes)
+    results: list[list[EpisodeResult]] = [[] for _ in range(lanes)]
     rewards = [array("d") for _ in range(lanes)]
     step = envs.reset()
     actions = np.zeros(lanes, np.int64)
-    while left.any():
-        busy = np.flatnonzero(left)
+    while remaining.any():
+        busy = np.flatnonzero(remaining) if not remaining.all() else slice(None)
         actions[busy] = policy(step.observation[busy])
         envs.send(actions)
         step = envs.recv()
@@ -113,8 +148,8 @@ def play_episodes(
                 rewards[lane] = array("d")
             else:
                 rewards[lane].append(reward)
-        for lane in np.flatnonzero((step.terminal | step.truncated) & (left > 0)):
-            left[lane] -= 1
-            played[lane].append(EpisodeResult(rewards[lane]))
-            on_episode(played[lane][-1])
-    return [episode for lane in played for episode in lane]
+        for lane in np.flatnonzero((step.terminal | step.truncated) & (remaining > 0)):
+            remaining[lane] -= 1
+            results[lane].append(EpisodeResult(rewards[lane]))
+            on_episode(results[lane][-1])
+    return [result for lane_results in results for result in lane_results]

@@ -1,4 +1,4 @@
-"""Aggregates and intervals: golden numbers of rliable 1.2.0, small oracles, properties."""
+"""Aggregates and intervals: golden numbers of rliable 1.2.0, small cases by hand, properties."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ strata = st.lists(task, min_size=1, max_size=5)
         (iqm, 1.481875, 0.9991666667, 1.185, 1.76875),
     ],
 )
-def test_aggregates_are_those_of_rliable(
+def test_aggregates_match_rliable(
     kind: aggregates.Statistic, x: float, y: float, low: float, high: float
 ) -> None:
-    """The values exactly, the ends of the interval as far as 50,000 resamples settle them."""
+    """Values are exact; rliable computed the interval from 50,000 resamples."""
     assert float(kind(X)) == pytest.approx(x)
     assert float(kind(Y)) == pytest.approx(y)
     np.testing.assert_allclose(
@@ -77,28 +77,28 @@ def test_aggregates_are_those_of_rliable(
     np.testing.assert_allclose(found, [x, low, high], atol=0.05)
 
 
-def test_probability_of_improvement_is_that_of_rliable() -> None:
+def test_probability_of_improvement_matches_rliable() -> None:
     assert float(probability_of_improvement(X, Y)) == pytest.approx(0.6291666667)
     found = estimate_improvement(X, Y)
     np.testing.assert_allclose(found, [0.62917, 0.48333, 0.7625], atol=0.02)
 
 
-def test_the_profile_is_that_of_rliable() -> None:
-    told = [26 / 30, 21 / 30, 6 / 30, 2 / 30, 1 / 30]
-    np.testing.assert_allclose(performance_profile(X, TAUS), told)
+def test_performance_profile_matches_rliable() -> None:
+    expected = [26 / 30, 21 / 30, 6 / 30, 2 / 30, 1 / 30]
+    np.testing.assert_allclose(performance_profile(X, TAUS), expected)
     low, high = confidence_interval(X, lambda s: performance_profile(s, TAUS))
     np.testing.assert_allclose(low, [0.75, 0.5667, 0.0833, 0, 0], atol=0.035)
     np.testing.assert_allclose(high, [0.9667, 0.8333, 0.3333, 0.1333, 0.1], atol=0.035)
 
 
-def test_the_interquartile_mean_by_hand() -> None:
+def test_interquartile_mean_by_hand() -> None:
     assert iqm([np.array([9.0, 1, 2, 3])]) == 2.5  # without 1 and 9
     assert iqm([np.array([7.0, 1, 4])]) == 4.0  # a quarter of three is less than one
     assert iqm([np.array([0.0, 100]), np.array([1, 2, 3, 4, 5, 6])]) == 3.5
 
 
 @given(strata)
-def test_one_estimate_is_the_mean_of_plain_loops(tasks: list[np.ndarray]) -> None:
+def test_mean_and_median_match_plain_loops(tasks: list[np.ndarray]) -> None:
     means = [sum(t.tolist()) / len(t) for t in tasks]
     assert float(mean(tasks)) == pytest.approx(sum(means) / len(means), abs=1e-3)
     every = sorted(value for t in tasks for value in t.tolist())
@@ -108,7 +108,7 @@ def test_one_estimate_is_the_mean_of_plain_loops(tasks: list[np.ndarray]) -> Non
 
 
 @given(st.data())
-def test_improvement_counts_pairs(data: st.DataObject) -> None:
+def test_probability_of_improvement_counts_pairs(data: st.DataObject) -> None:
     few = st.lists(st.integers(0, 3).map(float), min_size=1, max_size=4).map(np.array)
     ours = data.draw(st.lists(few, min_size=1, max_size=3))
     theirs = data.draw(st.lists(few, min_size=len(ours), max_size=len(ours)))
@@ -123,7 +123,7 @@ def test_improvement_counts_pairs(data: st.DataObject) -> None:
 
 
 @given(strata, st.integers(0, 99))
-def test_a_resample_draws_each_task_from_its_own_runs(tasks: list[np.ndarray], seed: int) -> None:
+def test_bootstrap_draws_each_task_from_its_runs(tasks: list[np.ndarray], seed: int) -> None:
     drawn = stratified_bootstrap(tasks, 7, seed)
     for own, new in zip(tasks, drawn, strict=True):
         assert new.shape == (7, len(own))
@@ -135,7 +135,7 @@ def test_a_resample_draws_each_task_from_its_own_runs(tasks: list[np.ndarray], s
 
 
 @given(strata)
-def test_an_interval_stays_among_the_runs(tasks: list[np.ndarray]) -> None:
+def test_interval_stays_within_runs(tasks: list[np.ndarray]) -> None:
     low, high = confidence_interval(tasks, iqm, resamples=50)
     if max(map(len, tasks)) == 1:
         assert np.isnan([low, high]).all()
@@ -144,8 +144,8 @@ def test_an_interval_stays_among_the_runs(tasks: list[np.ndarray]) -> None:
         assert every.min() - 1e-3 <= low <= high <= every.max() + 1e-3
 
 
-def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
-    """The mean of 30 normal runs: a percentile interval of 95 % misses it about 6 times in 100."""
+def test_interval_has_nominal_coverage() -> None:
+    """A 95 % percentile interval of the mean of 30 normal runs misses it about 6 times in 100."""
     random = np.random.default_rng(1)
     missed = 0
     for _ in range(300):
@@ -155,8 +155,8 @@ def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
 
 
 @given(st.integers(2, 6), st.integers(1, 4))
-def test_the_band_of_a_mean_is_the_interval_at_each_point(runs: int, points: int) -> None:
-    """Curves that are all the same function of the run have the same interval everywhere."""
+def test_confidence_band_is_interval_at_each_point(runs: int, points: int) -> None:
+    """Curves that are constant over points have the same interval everywhere."""
     curve = np.arange(runs, dtype=float)
     band = mean_confidence_band(np.repeat(curve[:, None], points, axis=1), resamples=4000)
     assert band.shape == (2, points)
@@ -166,7 +166,7 @@ def test_the_band_of_a_mean_is_the_interval_at_each_point(runs: int, points: int
     )
 
 
-def test_one_run_has_no_band() -> None:
+def test_one_run_has_no_confidence_band() -> None:
     assert np.isnan(mean_confidence_band(np.zeros((1, 3)))).all()
 
 
@@ -180,7 +180,7 @@ def test_normalised_and_relative_scores_by_hand() -> None:
 
 
 @given(scores, scores, st.floats(1, 1e6))
-def test_the_human_relative_score_is_the_normalised_one_less_100(
+def test_human_relative_score_is_normalised_minus_100(
     score: float, random: float, lead: float
 ) -> None:
     human = random + lead

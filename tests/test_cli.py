@@ -1,4 +1,4 @@
-"""The command: help without torch, errors of one line, runs from start to resume."""
+"""The command line: help without torch, one-line errors, runs from start to resume."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ TINY_SETTINGS = {
 }
 
 
-def tiny_train_args(folder: Path, *words: str, **changed: str) -> list[str]:
-    """A run of a second; `changed` settings are spelt as in `config.replace`."""
+def tiny_train_args(folder: Path, *args: str, **changed: str) -> list[str]:
+    """Arguments of a short run; `changed` settings are written as in `config.replace`."""
     given = {name.replace("__", ".").replace("_", "-"): value for name, value in changed.items()}
     settings = TINY_SETTINGS | given | {"run.folder": str(folder)}
     options = [w for name, value in settings.items() for w in (f"--{name}", *value.split())]
-    return ["train", "no-demos", "--scale", "small", *options, *words]
+    return ["train", "no-demos", "--scale", "small", *options, *args]
 
 
-def start_process(*words: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    """The command in a process and session of its own."""
+def start_process(*args: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """Start the command in a new process and session."""
     code, pipe = "from lookfurther.__main__ import *", subprocess.PIPE
-    command = [sys.executable, "-c", code, *words]
+    command = [sys.executable, "-c", code, *args]
     return subprocess.Popen(
         command, cwd=ROOT, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True
     )
@@ -66,7 +66,7 @@ def start_process(*words: str, env: dict[str, str] | None = None) -> subprocess.
 
 
 def setting_names(cls: type, prefix: str = "") -> list[str]:
-    """The dotted name of every setting."""
+    """Return the dotted name of every setting."""
     found = []
     for field in dataclasses.fields(cls):
         made: Any = field.default_factory
@@ -77,20 +77,20 @@ def setting_names(cls: type, prefix: str = "") -> list[str]:
 
 HELP_SCRIPT = """
 import sys
-from lookfurther.cli import main
+from lookfurther.cli.main import main
 
-for words in (["--help"], ["-h"], ["presets"], ["--version"], ["train", "--help"],
+for args in (["--help"], ["-h"], ["presets"], ["--version"], ["train", "--help"],
               ["train", "no-demos", "--scale", "small", "--help"]):
     try:
-        code = main(words)
+        code = main(args)
     except SystemExit as stop:
         code = stop.code
-    assert not code, words
-    assert "torch" not in sys.modules, words
+    assert not code, args
+    assert "torch" not in sys.modules, args
 """
 
 
-def test_help_comes_without_torch() -> None:
+def test_help_does_not_import_torch() -> None:
     command = [sys.executable, "-c", HELP_SCRIPT]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -98,7 +98,7 @@ def test_help_comes_without_torch() -> None:
     assert f"\n{__version__}\n" in done.stdout
 
 
-def test_every_setting_is_an_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_setting_is_an_option_with_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["train", "no-demos", "--help"])
     assert not stop.value.code
@@ -111,7 +111,7 @@ def test_every_setting_is_an_option_with_its_default(capsys: pytest.CaptureFixtu
     assert "(default: 256)" in out  # the preset's agent_items, not the base's 192
 
 
-def test_presets_are_listed_with_their_place_and_settings(
+def test_presets_command_lists_places_and_settings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["presets"]) == 0
@@ -122,7 +122,7 @@ def test_presets_are_listed_with_their_place_and_settings(
             assert f"{setting.replace('__', '.')} = {value}\n" in out
 
 
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+def test_broken_pipe_prints_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "lookfurther", "presets"]
@@ -131,11 +131,11 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-# Errors of one line
+# One-line errors
 
 
 def run_failing_command(args: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """The exit code of a command and the one line it gives as the reason."""
+    """Return the exit code of a command and its one-line error."""
     code = main(args)
     err = capfd.readouterr().err
     assert err.endswith("\n")
@@ -149,7 +149,7 @@ CARTPOLE = ["--env", "CartPole-v1"]
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "reason"),
+    ("args", "code", "reason"),
     [
         (["trian"], 2, "unknown command 'trian': choose one of train, "),
         (["train"], 2, "train needs a preset: one of apex-dqfd,"),
@@ -202,8 +202,8 @@ CARTPOLE = ["--env", "CartPole-v1"]
     ],
     ids=lambda value: " ".join(value[1:]) if isinstance(value, list) else None,
 )
-def test_what_is_wrong_is_said_in_one_line(
-    words: list[str],
+def test_invalid_arguments_print_one_line(
+    args: list[str],
     code: int,
     reason: str,
     tmp_path: Path,
@@ -212,26 +212,26 @@ def test_what_is_wrong_is_said_in_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    found, said = run_failing_command(words, capfd)
-    assert re.search(reason, said), said
+    found, error = run_failing_command(args, capfd)
+    assert re.search(reason, error), error
     assert found == code
     assert not list(tmp_path.rglob("metrics.jsonl"))
 
 
-def test_an_unknown_preset_in_a_process_of_its_own() -> None:
+def test_unknown_preset_in_subprocess() -> None:
     done = start_process("train", "best")
     out, err = done.communicate()
     assert (done.returncode, out) == (2, "")
     assert re.fullmatch(r"lookfurther: unknown preset 'best': .*\n", err)
 
 
-def test_no_words_are_answered_with_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_arguments_print_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "train PRESET --env ENV" in capsys.readouterr().out
 
 
 class Huge(Counting):
-    """Rewards that float32 holds, but not the sum of a batch."""
+    """Rewards that fit into float32, while the sum of a batch does not."""
 
     def step(self, action: int) -> Any:
         observation, _, *rest = super().step(action)
@@ -245,7 +245,7 @@ class Broken(Counting):
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ids for environments of this file, for the time of a test."""
+    """Register the environments of this file during a test."""
     made: tuple[Any, ...] = (Huge, Broken)
     for env in made:
         name = f"{env.__name__}-v0"
@@ -259,7 +259,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
         ("Broken-v0", 3, "failure 3 in a row, the last is RuntimeError: a cable is loose and more"),
     ],
 )
-def test_a_run_that_fails_has_its_own_exit_code(
+def test_failed_run_exit_codes(
     env: str,
     code: int,
     reason: str,
@@ -267,51 +267,49 @@ def test_a_run_that_fails_has_its_own_exit_code(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    words = tiny_train_args(
+    args = tiny_train_args(
         tmp_path / "run", env=env, learner__value_transform="identity", run__steps="400"
     )
-    found, said = run_failing_command(words, capfd)
+    found, error = run_failing_command(args, capfd)
     assert found == code
-    assert reason in said
+    assert reason in error
 
 
 @pytest.mark.parametrize(
-    ("returns", "said"),
+    ("returns", "expected"),
     [
         ((math.nan, math.nan, math.nan), "no episode has ended yet"),
         ((2.5, math.nan, 7.0), "recent return 2.50, best 7.00"),
         ((2.5, 300.0, 1e6), "recent return 2.50, low-epsilon lanes 300.00, best 1,000,000"),
     ],
 )
-def test_a_run_tells_only_of_episodes_that_ended(returns: tuple, said: str) -> None:
+def test_training_summary_omits_missing_returns(returns: tuple, expected: str) -> None:
     summary = Summary(Path("run"), 4_320, 71, 0, *returns, minutes=1.04, stop_reason="time")
     assert (
         format_training_summary(summary)
-        == f"4,320 steps, 71 updates, 0 episodes in 1.0 min; {said}"
+        == f"4,320 steps, 71 updates, 0 episodes in 1.0 min; {expected}"
     )
 
 
-@pytest.mark.parametrize("words", [["bench"], ["evaluate", "random", *CARTPOLE]])
-def test_a_file_that_cannot_be_written_is_refused_before_the_work(
-    words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("args", [["bench"], ["evaluate", "random", *CARTPOLE]])
+def test_unwritable_output_is_rejected_before_work(
+    args: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
     for path, why in (
         (tmp_path, "it is a folder"),
         (tmp_path / "file" / "out.json", r"\[Errno \d+\] "),
     ):
-        code, said = run_failing_command([*words, "--json", str(path)], capfd)
+        code, error = run_failing_command([*args, "--json", str(path)], capfd)
         assert code == 2
-        assert re.match(f"--json {re.escape(str(path))} cannot be written: {why}", said)
+        assert re.match(f"--json {re.escape(str(path))} cannot be written: {why}", error)
 
 
-# Whole runs
+# Complete runs
 
 
 @pytest.mark.slow
-def test_a_run_from_the_start_to_a_second_helping(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_train_stop_resume_train(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     first = start_process(*tiny_train_args(folder, run__steps="400"))
     out, err = first.communicate()
@@ -320,7 +318,7 @@ def test_a_run_from_the_start_to_a_second_helping(
         r"^400 steps, 74 updates, \d+ episodes in [\d.]+ min; recent return ", out, re.M
     )
     assert f"\nrun folder: {folder}\n" in out
-    assert "resume" not in out
+    assert "--resume" not in out
     kept = {"config.json", "versions.json", "metrics.jsonl", "events", "checkpoints", "curve.png"}
     assert set(os.listdir(folder)) == kept | {"lock"}
     config = from_json((folder / "config.json").read_text())
@@ -333,11 +331,11 @@ def test_a_run_from_the_start_to_a_second_helping(
         2,
         f"{folder} already holds a run: add --resume to continue, or choose another --run.folder",
     )
-    code, said = run_failing_command(
+    code, error = run_failing_command(
         tiny_train_args(folder, "--resume", learner__gamma="0.5"), capfd
     )
     assert code == 2
-    assert "was started with learner.gamma = 0.999, not 0.5" in said
+    assert "was started with learner.gamma = 0.999, not 0.5" in error
 
     assert main(tiny_train_args(folder, "--resume", run__steps="500")) == 0
     out, err = capfd.readouterr()
@@ -356,25 +354,23 @@ def test_a_run_from_the_start_to_a_second_helping(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "said"), [(signal.SIGINT, "lookfurther: interrupted\n"), (signal.SIGTERM, "")]
+    ("number", "stderr"), [(signal.SIGINT, "lookfurther: interrupted\n"), (signal.SIGTERM, "")]
 )
-def test_a_command_that_is_ended_takes_its_processes_along(
-    number: int, said: str, tmp_path: Path
-) -> None:
-    """Here the one of `bench` that goes to its first update, and would not end by itself."""
+def test_signal_ends_command_and_subprocesses(number: int, stderr: str, tmp_path: Path) -> None:
+    """Uses the subprocess of `bench` that measures the first update and would not end by itself."""
     settings = ["--network.hidden", "16", "--replay.capacity", "2000", "--seconds", "0.05"]
-    words = ["bench", "no-demos", "--scale", "small", *CARTPOLE, *settings]
-    running = start_process(*words, env=stop_at_numpy(tmp_path))
+    args = ["bench", "no-demos", "--scale", "small", *CARTPOLE, *settings]
+    running = start_process(*args, env=stop_at_numpy(tmp_path))
     wait_until_stopped(running, 1)
     running.send_signal(number)
     _, err = running.communicate()
-    assert (running.returncode, err) == (128 + number, said)
+    assert (running.returncode, err) == (128 + number, stderr)
     wait_until_gone(running.pid)
 
 
 @pytest.mark.slow
-def test_sigterm_ends_a_run_with_a_checkpoint_and_a_hint(tmp_path: Path) -> None:
-    """F18: the run is asked in the middle of training, and could go on for hours."""
+def test_sigterm_saves_checkpoint_and_prints_hint(tmp_path: Path) -> None:
+    """The signal arrives during training that would otherwise take hours."""
     folder = tmp_path / "run"
     running = start_process(*tiny_train_args(folder, run__steps="100000000"))
     assert running.stdout is not None
@@ -383,7 +379,7 @@ def test_sigterm_ends_a_run_with_a_checkpoint_and_a_hint(tmp_path: Path) -> None
     running.send_signal(signal.SIGTERM)
     out, err = running.communicate()
     assert (running.returncode, err) == (0, "")
-    assert out.endswith("stopped (SIGTERM): go on with the same command and --resume\n")
+    assert out.endswith("stopped (SIGTERM): continue with the same command and --resume\n")
     saved, broken = checkpoint.load_newest(folder / "checkpoints")
     assert saved is not None
     assert not broken
@@ -391,23 +387,23 @@ def test_sigterm_ends_a_run_with_a_checkpoint_and_a_hint(tmp_path: Path) -> None
     assert saved.metadata["step"] == read_metrics(folder / "metrics.jsonl")[-1]["step"] >= 200
 
 
-def test_a_time_limit_asks_for_more_time(
+def test_time_limit_prints_resume_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """By a clock that gains a second at every reading."""
+    """Uses a clock that advances by one second at every reading."""
     seconds = itertools.count(0.0)
     monkeypatch.setattr(
         run, "TrainingClock", lambda spent=0.0: TrainingClock(spent, lambda: next(seconds))
     )
-    words = tiny_train_args(tmp_path / "run", run__steps="100000000", run__minutes="2")
-    assert main(words) == 0
+    args = tiny_train_args(tmp_path / "run", run__steps="100000000", run__minutes="2")
+    assert main(args) == 0
     out = capfd.readouterr().out
-    assert out.endswith("stopped (time): go on with more --run.minutes and --resume\n")
+    assert out.endswith("stopped (time): continue with more --run.minutes and --resume\n")
 
 
-def test_pong_starts(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_train_pong_briefly(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("ale_py", reason="Atari is not installed: pip install lookfurther[atari]")
-    words = tiny_train_args(
+    args = tiny_train_args(
         tmp_path / "run",
         env="ALE/Pong-v5",
         environment__threads="1",
@@ -417,7 +413,7 @@ def test_pong_starts(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         learner__samples_per_insert="0.2",
         run__steps="300",
     )
-    assert main(words) == 0
+    assert main(args) == 0
     out = capfd.readouterr().out
     assert "ALE/Pong-v5: observations (4, 84, 84), 18 actions, 4 lanes\n" in out
     row = read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]

@@ -1,7 +1,7 @@
-"""Every documented command runs as it is written; settings at its end make it short.
+"""Every documented command runs as written, with additional settings that make it short.
 
-The commands of a page run one after another in one folder, as a reader would run them, so that
-most of them make what the next ones need. A page's `GIVEN` makes the rest.
+The commands of a page run in order in one folder, so that most of them create what later ones
+need. `PREPARE` creates the rest for each page.
 """
 
 from __future__ import annotations
@@ -34,27 +34,28 @@ from lookfurther.evaluation import suite
 from lookfurther.presets import preset
 from lookfurther.training.train import default_run_dir
 from tests.sample_recordings import asterix_recording, montezuma_recording, write_demo
-from tests.test_docs import COMMANDS, GUIDE, fences, shell
+from tests.test_docs import COMMANDS, RUNS, fences, shell
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
 pytest.importorskip("ale_py")
-README, DEMONSTRATIONS, BENCHMARKS = "README.md", "docs/demonstrations.md", "docs/benchmarks.md"
+DEMONSTRATIONS = "docs/demonstrations.md"
+RESULTS, PERFORMANCE = "docs/results.md", "docs/performance.md"
 
-# What does not run here, and why. `test_docs.py` has all of it parsed by its own parser.
+# Commands that do not run here, and why. `test_docs.py` parses all of them.
 NOT_RUN = {
-    "pip install": "takes packages from the network",
-    "make train": "installs first; its job is python -m examples.unlock_pickup, which runs",
-    "make test": "runs this",
+    "pip install": "downloads packages",
+    "make train": "installs first; runs python -m examples.unlock_pickup, which is tested",
+    "make test": "runs this test",
     "tensorboard": "another project's server",
-    "lookfurther checkpoint": "needs a run in progress: test_holder.py has one",
-    "lookfurther demos search": "Montezuma's first points take minutes; test_search.py has others",
+    "lookfurther checkpoint": "needs a run in progress; test_run_process.py has one",
+    "lookfurther demos search": "takes minutes; test_go_explore.py has shorter ones",
     "python -m analysis": "test_benchmarks.py runs them",
-    "python -m benchmarks": "test_benchmarks.py runs them, but for those that need more",
+    "python -m benchmarks": "test_benchmarks.py runs them, except those that need a GPU or peers",
 }
 
-# What makes a command short: settings that follow those of the page.
+# Additional settings that make a command short.
 RUN = (
     "--run.steps 120 --run.log-period 60 --run.threads 1 --run.device cpu --actor.lanes 4"
     " --replay.capacity 400 --replay.learning-starts 60 --network.hidden 16"
@@ -87,7 +88,7 @@ run.device = "cpu"
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in, which is the reader's home too; evaluations of two episodes."""
+    """Work in an empty home folder; evaluate two episodes only."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / ".minari/datasets"))
     monkeypatch.chdir(tmp_path)
@@ -100,17 +101,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def shortened(words: list[str]) -> list[str]:
-    """The words of a command, and the settings that make it short."""
-    spoken = " ".join(words)
+    """Append the settings that make a command short."""
+    line = " ".join(words)
     names = [name for name in SHORT if all(w in words for w in name.split())]
     more = SHORT[names[0]].split() if names and words[0] == names[0].split()[0] else []
-    if words[0] == "train" and "ALE/" in spoken:
+    if words[0] == "train" and "ALE/" in line:
         more += ATARI.split()
     return [os.path.expanduser(word) for word in [*words, *more]]
 
 
 def run(words: list[str], home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One command, as a shell would run it."""
+    """Run one command."""
     program, *rest = words
     if program == "python":
         run_module(rest, monkeypatch)
@@ -128,14 +129,14 @@ def run(words: list[str], home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def folder_of(words: list[str]) -> str:
-    """Where the run of a `train` goes."""
+    """Return the run folder of a `train` command."""
     name, scale, rest = train.split_preset(words)
     given = parse_options(train.TrainOptions, train.TrainOptions(preset(name, scale)), rest, "docs")
     return default_run_dir(given.config)
 
 
 def run_module(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The main job with hardly any training: it says that it missed its bar."""
+    """Run the UnlockPickup example with hardly any training: it misses its target score."""
     assert words[:2] == ["-m", "examples.unlock_pickup"]
     monkeypatch.setattr(sys, "argv", [*words[1:], "--steps", "640"])
     json = Path(words[words.index("--json") + 1])
@@ -147,8 +148,8 @@ def run_module(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def served(words: list[str], home: Path) -> Iterator[ClientConnection]:
-    """The page that a command serves; Ctrl-C ends it."""
-    from tests.test_recorder_session import ServerProcess
+    """Connect to the page that a command serves, and stop it with SIGINT."""
+    from tests.recorder_pages import ServerProcess
 
     name, *rest = words
     server = ServerProcess(*rest, name=name, folder=home)
@@ -162,8 +163,8 @@ def served(words: list[str], home: Path) -> Iterator[ClientConnection]:
 
 
 def record(words: list[str], home: Path) -> None:
-    """Play a while on the page, and save."""
-    from tests.test_recorder_session import play_until
+    """Play a few steps on the page and save."""
+    from tests.recorder_pages import play_until
 
     with served(words, home) as page:
         page.send('{"kind": "keys", "number": 1, "held": ["right"]}')
@@ -176,53 +177,60 @@ def record(words: list[str], home: Path) -> None:
 
 
 def watch(words: list[str], home: Path) -> None:
-    """See a frame on the page."""
+    """Wait for a frame on the page."""
     with served(words, home) as page:
         while not isinstance(page.recv(timeout=120), bytes):
             pass
 
 
-# What the pages take for granted
+# Preparation
 
 
-def played(name: str, env: str, frames: int) -> None:
-    """A set of one episode of random buttons."""
-    buttons = np.random.default_rng(0).integers(0, 18, frames // 4).astype(np.uint8).repeat(4)
+def save_random_set(name: str, env: str, frames: int) -> None:
+    """Save a set with one episode of random actions."""
+    actions = np.random.default_rng(0).integers(0, 18, frames // 4).astype(np.uint8).repeat(4)
     storage.save_episodes(
-        name, [episode_from_log(InputLog(buttons), env)], get_spec(env, EnvConfig()), "a test"
+        name, [episode_from_log(InputLog(actions), env)], get_spec(env, EnvConfig()), "a test"
     )
 
 
-def given_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def prepare_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pass
 
 
-def given_recordings(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of others, a dataset of Minari's, what a search found, and a run of Pong."""
+def prepare_recordings(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recordings, a Minari dataset, a searched set, and a run of Pong."""
     from tests.test_importers import make_minari_dataset
 
     write_demo(home / "MontezumaRevenge.demo", montezuma_recording())
-    played("montezuma/found-v0", "ALE/MontezumaRevenge-v5", 60)
+    save_random_set("montezuma/found-v0", "ALE/MontezumaRevenge-v5", 60)
     (home / "recordings").mkdir()
     for name in ("Asterix1.demo", "Asterix2.demo"):
         write_demo(home / "recordings" / name, asterix_recording())
     env = gymnasium.make("ALE/Breakout-v5", repeat_action_probability=0.0, frameskip=4)
-    theirs = home / ".minari/datasets/atari/breakout/expert-v0"
-    theirs.parent.mkdir(parents=True)
+    dataset = home / ".minari/datasets/atari/breakout/expert-v0"
+    dataset.parent.mkdir(parents=True)
     with monkeypatch.context() as inner:
-        make_minari_dataset(home, inner, env, jpeg_encoding=False).rename(theirs)
+        make_minari_dataset(home, inner, env, jpeg_encoding=False).rename(dataset)
     words = "train no-demos --scale small --env ALE/Pong-v5"
     assert main(shortened(words.split())) == 0
 
 
-def given_a_main_job(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `make train` leaves, sets, and the guide's own suite, made short."""
+def prepare_pong(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set of Pong."""
+    save_random_set("pong/mine-v0", "ALE/Pong-v5", 400)
+
+
+def prepare_runs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run of `make train`, a run of Pong, expert sets, and the page's suite, made short."""
     words = "-m examples.unlock_pickup --json runs/unlock.json"
     run_module(words.split(), monkeypatch)
-    played("pong/mine-v0", "ALE/Pong-v5", 400)
-    played("expert/montezuma_revenge-v0", "ALE/MontezumaRevenge-v5", 60)
-    played("expert/private_eye-v0", "ALE/PrivateEye-v5", 60)
-    ((_, text),) = fences(GUIDE, "toml")
+    prepare_pong(home, monkeypatch)
+    words = "train apex-dqfd --scale small --env ALE/Pong-v5 --demos pong/mine"
+    assert main(shortened(words.split())) == 0
+    save_random_set("expert/montezuma_revenge-v0", "ALE/MontezumaRevenge-v5", 60)
+    save_random_set("expert/private_eye-v0", "ALE/PrivateEye-v5", 60)
+    ((_, text),) = fences(RUNS, "toml")
     assert len(suite.build_jobs(tomllib.loads(text), home / "runs/mine")) == 2 * 2 * 3
     for long, short in SHORT_SUITE.items():
         assert text.count(long) == 1
@@ -230,42 +238,47 @@ def given_a_main_job(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "my.toml").write_text(text)
 
 
-def given_sets(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recording of another player, and a set."""
+def prepare_sets(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording and a set."""
     write_demo(home / "MontezumaRevenge.demo", montezuma_recording())
-    played("private-eye-v0", "ALE/PrivateEye-v5", 60)
+    save_random_set("private-eye-v0", "ALE/PrivateEye-v5", 60)
 
 
-GIVEN: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
-    README: given_nothing,
-    DEMONSTRATIONS: given_recordings,
-    GUIDE: given_a_main_job,
-    BENCHMARKS: given_sets,
+PREPARE: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
+    "README.md": prepare_nothing,
+    "docs/quickstart.md": prepare_nothing,
+    "docs/environments.md": prepare_nothing,
+    "docs/settings.md": prepare_pong,
+    RUNS: prepare_runs,
+    DEMONSTRATIONS: prepare_recordings,
+    RESULTS: prepare_sets,
+    PERFORMANCE: prepare_nothing,
 }
+PAGES = sorted({page for page, _ in COMMANDS})
 
 
-def not_run(words: list[str]) -> bool:
+def is_skipped(words: list[str]) -> bool:
     return any(" ".join(words).startswith(name) for name in NOT_RUN)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # a minute of work, but on a machine that may have much else to do
-@pytest.mark.filterwarnings("ignore::UserWarning")  # of Gymnasium's wrappers and Minari
-@pytest.mark.parametrize("page", GIVEN)
-def test_commands_of_a_page_run(page: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    GIVEN[page](home, monkeypatch)
+@pytest.mark.timeout(1800)  # a minute on an idle machine
+@pytest.mark.filterwarnings("ignore::UserWarning")  # from Gymnasium's wrappers and Minari
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_of_page_run(page: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    PREPARE.get(page, prepare_sets)(home, monkeypatch)
     for words in shell(page):
-        if not not_run(words):
+        if not is_skipped(words):
             run(words, home, monkeypatch)
 
 
-def test_every_page_with_commands_is_run() -> None:
-    assert {page for page, _ in COMMANDS} == set(GIVEN)
-    spoken = [" ".join(words) for _, words in COMMANDS]
-    assert all(any(line.startswith(name) for line in spoken) for name in NOT_RUN)
+def test_skipped_commands_are_documented() -> None:
+    assert set(PREPARE) <= set(PAGES)
+    lines = [" ".join(words) for _, words in COMMANDS]
+    assert all(any(line.startswith(name) for line in lines) for name in NOT_RUN)
 
 
-def test_the_sequence_of_the_page_is_imported(home: Path) -> None:
+def test_documented_action_sequence_is_imported(home: Path) -> None:
     ((_, code),) = fences(DEMONSTRATIONS, "python")
     exec(code, {})
     assert main(["demos", "import", "idle.npz", "--name", "idle"]) == 0

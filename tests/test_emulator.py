@@ -1,4 +1,4 @@
-"""One emulator: bit for bit what the vector environment shows, and every state of it can return."""
+"""Emulator: bit-equal to ale-py's vector environment, and every state can be restored."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ pytest.importorskip("ale_py")
 FIRE = 1
 
 
-def actions(steps: int, seed: int = 0) -> list[int]:
+def random_actions(steps: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(0, 18, steps).tolist()
 
 
-def side_by_side(game: str, repeat: int, chosen: list[int], games: int) -> list[int]:
-    """Play both; how many frames the last step of each finished game had."""
+def play_side_by_side(game: str, repeat: int, actions: list[int], games: int) -> list[int]:
+    """Compare both step by step; return the frames of the last step of each finished game."""
     env = f"ALE/{game}-v5"
     envs = make_envs(env, EnvConfig(noop_max=0, action_repeat=repeat), 1, 0, 1)
     emulator, ends = Emulator(env, repeat), []
     try:
         assert np.array_equal(envs.reset().observation[0, -1:], emulator.current_plane())
-        for t, action in enumerate(chosen):
+        for t, action in enumerate(actions):
             before = emulator.frame_number
             envs.send(np.array([action]))
             step = envs.recv()
@@ -60,23 +60,24 @@ def side_by_side(game: str, repeat: int, chosen: list[int], games: int) -> list[
 @pytest.mark.parametrize(
     "game", ["MontezumaRevenge", "Pong", "PrivateEye", "Adventure", "JourneyEscape", "Carnival"]
 )
-def test_planes_rewards_and_ends_are_the_vector_environments(game: str) -> None:
+def test_emulator_matches_vector_environment(game: str) -> None:
     """Screens of 210, 214, 230 and 250 lines."""
-    side_by_side(game, 4, actions(250), 3)
+    play_side_by_side(game, 4, random_actions(250), 3)
 
 
 @pytest.mark.parametrize("repeat", [1, 2, 3, 4, 5])
-def test_a_game_over_in_mid_step_looks_the_same(repeat: int) -> None:
-    """The vector environment does not look at the screen of the frame that ends the game."""
-    chosen = [FIRE if t % 3 == 0 else a for t, a in enumerate(actions(4000 // repeat, repeat))]
-    ends = side_by_side("Breakout", repeat, chosen, 3)
+def test_game_over_mid_step_matches_vector_environment(repeat: int) -> None:
+    """The vector environment ignores the screen of the frame that ends the game."""
+    actions = random_actions(4000 // repeat, repeat)
+    actions = [FIRE if t % 3 == 0 else action for t, action in enumerate(actions)]
+    ends = play_side_by_side("Breakout", repeat, actions, 3)
     assert ends
     assert repeat == 1 or set(ends) != {repeat}
 
 
-def test_a_step_is_its_frames() -> None:
+def test_step_equals_its_frames() -> None:
     steps, frames = Emulator("ALE/Pong-v5", 3), Emulator("ALE/Pong-v5", 3)
-    for action in actions(60):
+    for action in random_actions(60):
         plane, reward, over = steps.step(action)
         assert (reward, over) == (sum(frames.step_frame(action) for _ in range(3)), frames.is_over)
         assert np.array_equal(plane, frames.current_plane())
@@ -84,13 +85,13 @@ def test_a_step_is_its_frames() -> None:
     assert steps.frame_number == frames.frame_number == 180
 
 
-def film(emulator: Emulator, chosen: list[int]) -> list[tuple]:
-    """All there is to see of some frames."""
-    seen = []
-    for action in chosen:
+def record_frames(emulator: Emulator, actions: list[int]) -> list[tuple]:
+    """Everything observable of each frame."""
+    frames = []
+    for action in actions:
         reward = emulator.step_frame(action)
         ram, screen = emulator.ram().tobytes(), emulator.rgb_screen().tobytes()
-        seen.append(
+        frames.append(
             (
                 reward,
                 emulator.is_over,
@@ -100,37 +101,37 @@ def film(emulator: Emulator, chosen: list[int]) -> list[tuple]:
                 emulator.current_plane().tobytes(),
             )
         )
-    return seen
+    return frames
 
 
 @pytest.mark.parametrize("game", ["Assault", "BeamRider", "Tennis"])
-def test_power_on_forgets_what_was_played(game: str) -> None:
-    """In these games a mere reset of the console does not."""
+def test_reset_forgets_previous_game(game: str) -> None:
+    """In these games reset_game alone does not."""
     emulator = Emulator(f"ALE/{game}-v5")
     opening = emulator.current_plane()
-    first = film(emulator, actions(60))
-    film(emulator, actions(200, seed=1))
+    first = record_frames(emulator, random_actions(60))
+    record_frames(emulator, random_actions(200, seed=1))
     assert np.array_equal(emulator.reset(), opening)
-    assert film(emulator, actions(60)) == first
+    assert record_frames(emulator, random_actions(60)) == first
 
 
 @pytest.mark.parametrize(("game", "played"), product(["MontezumaRevenge", "Breakout"], [0, 40, 83]))
-def test_a_state_brings_everything_back(game: str, played: int) -> None:
-    """At a step's end and in its midst; here and in another emulator."""
+def test_restored_state_replays_identically(game: str, played: int) -> None:
+    """At the end and in the middle of a step; in this and in another emulator."""
     emulator, other = Emulator(f"ALE/{game}-v5"), Emulator(f"ALE/{game}-v5")
-    for action in actions(played):
+    for action in random_actions(played):
         emulator.step_frame(action)
     state, plane = emulator.clone_state(), emulator.current_plane()
-    after = film(emulator, actions(50, seed=2))
+    after = record_frames(emulator, random_actions(50, seed=2))
     for player in (emulator, other):
-        film(player, [FIRE] * 5)
+        record_frames(player, [FIRE] * 5)
         player.restore_state(state)
         assert player.frame_number == played
         assert np.array_equal(player.current_plane(), plane)
-        assert film(player, actions(50, seed=2)) == after
+        assert record_frames(player, random_actions(50, seed=2)) == after
 
 
-def test_a_finished_game_is_still_over_in_its_state() -> None:
+def test_restored_finished_game_is_over() -> None:
     emulator = Emulator("ALE/Breakout-v5")
     while not emulator.is_over:
         emulator.step(FIRE)
@@ -141,22 +142,22 @@ def test_a_finished_game_is_still_over_in_its_state() -> None:
     assert emulator.is_over
 
 
-def test_sticky_actions_follow_the_seed() -> None:
-    films = []
+def test_sticky_actions_depend_on_seed() -> None:
+    episodes = []
     for seed in (1, 1, 2):
         emulator = Emulator("ALE/Breakout-v5", sticky_prob=0.5, seed=seed)
-        films.append(film(emulator, actions(100)))
-    assert films[0] == films[1] != films[2]
+        episodes.append(record_frames(emulator, random_actions(100)))
+    assert episodes[0] == episodes[1] != episodes[2]
 
 
-def test_ram_is_written() -> None:
+def test_write_ram_sets_one_byte() -> None:
     emulator = Emulator("ALE/Pong-v5")
     emulator.write_ram(77, 200)
     assert emulator.ram()[77] == 200
     assert emulator.ram().shape == (128,)
 
 
-def test_names_and_digests() -> None:
+def test_action_meanings_and_rom_digests() -> None:
     from ale_py import Action, roms
 
     assert list(ACTION_MEANINGS) == [Action(i).name for i in range(18)]
@@ -170,8 +171,8 @@ def test_names_and_digests() -> None:
         rom_digest("ponk")
 
 
-def mean(grey: np.ndarray, y: int, x: int) -> Fraction:
-    """The mean of the area under a pixel, exactly."""
+def area_mean(grey: np.ndarray, y: int, x: int) -> Fraction:
+    """The exact mean of the area that an output pixel covers."""
     height, width = grey.shape
     rows, columns = (
         [Fraction(k * n, 84) for k in (i, i + 1)] for i, n in ((y, height), (x, width))
@@ -190,20 +191,20 @@ def mean(grey: np.ndarray, y: int, x: int) -> Fraction:
     st.lists(st.tuples(st.integers(0, 83), st.integers(0, 83)), min_size=5, max_size=5),
     st.booleans(),
 )
-def test_a_pixel_is_the_mean_of_its_area(grey: np.ndarray, places: list, fused: bool) -> None:
+def test_resized_pixel_is_mean_of_its_area(grey: np.ndarray, pixels: list, fused: bool) -> None:
     grey = grey ^ np.random.default_rng(0).integers(0, 256, grey.shape).astype(np.uint8)
     small = resize_by_area(grey, fused)
     assert (small.shape, small.dtype) == ((84, 84), np.uint8)
-    for y, x in places:
-        assert abs(int(small[y, x]) - mean(grey, y, x)) <= Fraction(1, 2) + Fraction(1, 1000)
+    for y, x in pixels:
+        assert abs(int(small[y, x]) - area_mean(grey, y, x)) <= Fraction(1, 2) + Fraction(1, 1000)
 
 
-def test_the_two_roundings_differ_seldom_and_by_one() -> None:
+def test_two_roundings_rarely_differ_and_by_one() -> None:
     grey = np.random.default_rng(0).integers(0, 256, (40, 210, 160)).astype(np.uint8)
-    ones, others = (
+    with_fused, without_fused = (
         np.stack([resize_by_area(g, fused) for g in grey]).astype(int) for fused in (True, False)
     )
-    different = np.abs(ones - others)
-    assert different.max() == 1
-    assert 0 < different.mean() < 0.01
+    difference = np.abs(with_fused - without_fused)
+    assert difference.max() == 1
+    assert 0 < difference.mean() < 0.01
     assert np.array_equal(resize_by_area(grey[0]), resize_by_area(grey[0], FUSED_MULTIPLY_ADD))

@@ -1,4 +1,4 @@
-"""Atari lanes: exact caps, a film without gaps, and nothing but the game's own rewards and ends."""
+"""Atari lanes: exact episode lengths, frame stacks without gaps, and the game's own rewards."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ def atari(game: str, lanes: int = 2, seed: int = 0, threads: int = 1, **settings
         envs.close()
 
 
-def play(envs: Envs, steps: int, seed: int = 0) -> list[Step]:
-    """The Steps of random actions, the reset first."""
+def play_random(envs: Envs, steps: int, seed: int = 0) -> list[Step]:
+    """The Steps of a reset and of random actions."""
     actions = np.random.default_rng(seed).integers(0, envs.spec.actions, (steps, envs.lanes))
-    answers = [envs.reset()]
+    trajectory = [envs.reset()]
     for action in actions:
         envs.send(action)
-        answers.append(envs.recv())
-    return answers
+        trajectory.append(envs.recv())
+    return trajectory
 
 
-def test_spec_is_the_papers():
+def test_atari_spec_matches_paper():
     spec = get_spec("ALE/MontezumaRevenge-v5", EnvConfig())
     assert spec == ("ALE/MontezumaRevenge-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
     assert spec.observation_shape == (4, 84, 84)
-    few = get_spec("ALE/Pong-v5", EnvConfig(full_actions=False, frame_stack=2))
-    assert (few.actions, few.observation_shape) == (6, (2, 84, 84))
+    minimal = get_spec("ALE/Pong-v5", EnvConfig(full_actions=False, frame_stack=2))
+    assert (minimal.actions, minimal.observation_shape) == (6, (2, 84, 84))
 
 
 @pytest.mark.parametrize(
-    ("cap", "unit", "repeat", "steps"),
+    ("max_length", "unit", "repeat", "steps"),
     [
         (1, "steps", 4, 1),
         (9, "steps", 4, 9),
@@ -59,67 +59,73 @@ def test_spec_is_the_papers():
         (8, "frames", 4, 2),
     ],
 )
-def test_the_cap_is_exact_in_every_episode(cap, unit, repeat, steps):
-    """An episode is cut after `cap` steps, or the first step that reaches `cap` frames, whatever
-    the number of no-ops before it."""
+def test_max_episode_length_is_exact(max_length, unit, repeat, steps):
+    """An episode is truncated after `max_length` steps, or at the first step that reaches that many
+    frames. The number of no-ops before it does not matter."""
     with atari(
-        "Pong", max_episode_length=cap, episode_length_unit=unit, action_repeat=repeat, noop_max=30
+        "Pong",
+        max_episode_length=max_length,
+        episode_length_unit=unit,
+        action_repeat=repeat,
+        noop_max=30,
     ) as envs:
-        film = play(envs, 3 * (steps + 1))
-    for t, step in enumerate(film):
+        trajectory = play_random(envs, 3 * (steps + 1))
+    for t, step in enumerate(trajectory):
         age = t % (steps + 1)
         assert (step.first == (age == 0)).all()
         assert (step.truncated == (age == steps)).all()
         assert not step.terminal.any()
 
 
-def test_a_film_has_no_gaps():
-    """The newest plane of x_t is the second newest of x_{t+1}, except across a reset, which shows
-    three zero planes and a frame; resets follow ends and nothing else; their reward is 0."""
+def test_stacked_frames_have_no_gaps():
+    """The newest plane of x_t is the second newest of x_{t+1}, except across a reset, which has
+    three zero planes and a frame. Resets follow ends and nothing else. Their reward is 0."""
     with atari("Breakout", lanes=3, threads=2, max_episode_length=60) as envs:
-        film = play(envs, 200)
-    assert film[0].first.all()
-    for before, after in pairwise(film):
+        trajectory = play_random(envs, 200)
+    assert trajectory[0].first.all()
+    for before, after in pairwise(trajectory):
         ended = before.terminal | before.truncated
         assert (after.first == ended).all()
         assert not (after.terminal & after.truncated).any()
-        on = ~after.first
-        assert (after.observation[on, :-1] == before.observation[on, 1:]).all()
+        continues = ~after.first
+        assert (after.observation[continues, :-1] == before.observation[continues, 1:]).all()
         assert (after.reward[after.first] == 0).all()
-    for step in film:
+    for step in trajectory:
         opening = step.observation[step.first]
         assert not opening[:, :3].any()
         assert opening[:, 3].any(axis=(1, 2)).all()
-    assert sum(step.first.sum() for step in film) >= 9
-    assert any(step.truncated.any() for step in film)
+    assert sum(step.first.sum() for step in trajectory) >= 9
+    assert any(step.truncated.any() for step in trajectory)
 
 
-def test_answers_are_never_written_again():
+def test_returned_steps_are_never_overwritten():
     with atari("Breakout", lanes=3, threads=2) as envs:
-        film = [envs.reset()]
-        copies = [film[0].observation.copy()]
+        trajectory = [envs.reset()]
+        copies = [trajectory[0].observation.copy()]
         for _ in range(40):
             envs.send(np.array([1, 3, 4]))
-            film.append(envs.recv())
-            copies.append(film[-1].observation.copy())
-    assert all(np.array_equal(step.observation, x) for step, x in zip(film, copies, strict=True))
-    assert len({step.observation.ctypes.data for step in film}) == len(film)
+            trajectory.append(envs.recv())
+            copies.append(trajectory[-1].observation.copy())
+    assert all(
+        np.array_equal(step.observation, x) for step, x in zip(trajectory, copies, strict=True)
+    )
+    assert len({step.observation.ctypes.data for step in trajectory}) == len(trajectory)
 
 
 @pytest.fixture(scope="module")
 def game() -> list[Step]:
     """One whole game of Breakout, lost by always pressing fire and right."""
     with atari("Breakout", lanes=1, noop_max=0) as envs:
-        film = [envs.reset()]
-        while not film[-1].terminal[0]:
+        trajectory = [envs.reset()]
+        while not trajectory[-1].terminal[0]:
             envs.send(FIRE_RIGHT)
-            film.append(envs.recv())
-    return film
+            trajectory.append(envs.recv())
+    return trajectory
 
 
-def test_rewards_and_the_end_are_the_games_own(game: list[Step]):
-    """A plain single emulator, given the same actions, agrees step by step, and of Breakout's
-    five lives only the last one ends the episode."""
+def test_rewards_and_end_match_plain_emulator(game: list[Step]):
+    """A plain single emulator with the same actions agrees step by step. Of Breakout's five lives
+    only the last one ends the episode."""
     plain = gymnasium.make(
         "ALE/Breakout-v5", repeat_action_probability=0.0, full_action_space=True, frameskip=4
     )
@@ -134,8 +140,8 @@ def test_rewards_and_the_end_are_the_games_own(game: list[Step]):
     assert sum(step.reward[0] for step in game) > 0
 
 
-def test_an_end_at_the_cap_is_terminal(game: list[Step]):
-    """A game over on the very step of the cap bootstraps nothing."""
+def test_end_at_max_length_is_terminal(game: list[Step]):
+    """A game that is over exactly at the maximum length is terminal: nothing is bootstrapped."""
     with atari("Breakout", lanes=1, noop_max=0, max_episode_length=len(game) - 1) as envs:
         last = envs.reset()
         for _ in game[1:]:
@@ -149,7 +155,7 @@ def test_an_end_at_the_cap_is_terminal(game: list[Step]):
     assert not opening.observation[0, :3].any()
 
 
-def test_rewards_are_raw():
+def test_rewards_are_not_clipped():
     """A pellet of Ms. Pac-Man is worth 10; clipped it would be 1."""
     with atari("MsPacman", lanes=1, noop_max=0) as envs:
         envs.reset()
@@ -161,34 +167,34 @@ def test_rewards_are_raw():
     assert set(np.concatenate(rewards).tolist()) == {0.0, 10.0}
 
 
-def same(a: list[Step], b: list[Step]) -> bool:
+def trajectories_equal(a: list[Step], b: list[Step]) -> bool:
     return all(
         np.array_equal(x, y) for s, t in zip(a, b, strict=True) for x, y in zip(s, t, strict=True)
     )
 
 
-def test_the_seed_decides_and_threads_do_not():
-    films = []
+def test_episodes_depend_on_seed_not_threads():
+    trajectories = []
     for seed, threads in [(5, 1), (5, 2), (6, 1)]:
         with atari(
             "Breakout", lanes=2, seed=seed, threads=threads, sticky_prob=0.25, max_episode_length=9
         ) as envs:
-            films.append(play(envs, 25))
-    assert same(films[0], films[1])
-    assert not same(films[0], films[2])
+            trajectories.append(play_random(envs, 25))
+    assert trajectories_equal(trajectories[0], trajectories[1])
+    assert not trajectories_equal(trajectories[0], trajectories[2])
 
 
-def test_no_state_is_promised():
+def test_atari_restore_begins_new_episodes():
     with atari("Pong") as envs:
-        play(envs, 5)
+        play_random(envs, 5)
         assert envs.state() == {}
-        step, same = envs.restore({})
+        step, continued = envs.restore({})
         assert step.first.all()
-        assert not same.any()
+        assert not continued.any()
 
 
-def test_close_ends_the_threads_and_may_be_repeated():
-    before = set(os.listdir("/proc/self/task"))  # of which some may end meanwhile
+def test_close_ends_threads_and_is_idempotent():
+    before = set(os.listdir("/proc/self/task"))  # some of these may end in the meantime
     envs = make_envs("ALE/Pong-v5", EnvConfig(), 4, 0, 3)
     envs.reset()
     envs.send(np.zeros(4, int))
@@ -198,7 +204,7 @@ def test_close_ends_the_threads_and_may_be_repeated():
     assert not set(os.listdir("/proc/self/task")) - before
 
 
-def test_refusals(monkeypatch: pytest.MonkeyPatch):
+def test_unsupported_atari_settings_raise(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(ConfigError, match="Did you mean: `Pong`"):
         get_spec("ALE/Pongg-v5", EnvConfig())
     with pytest.raises(ConfigError, match="old name of an Atari game: use its ALE"):

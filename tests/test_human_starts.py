@@ -1,4 +1,4 @@
-"""Human starts: games taken up in their midst, seen bit for bit as the vector environment shows."""
+"""Human starts: games continue from a saved state bit-equal to the vector environment."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ from lookfurther.types import Step
 pytest.importorskip("ale_py")
 
 FIRE, REPEAT = 1, 4
-PLAIN = EnvConfig(noop_max=0, frame_stack=4)
+ENV_CONFIG = EnvConfig(noop_max=0, frame_stack=4)
 
 
-def actions(count: int, seed: int = 0) -> list[int]:
-    """Random ones, with the fire button often enough for games that wait for it."""
-    chosen = np.random.default_rng(seed).integers(0, 18, count).tolist()
-    return [FIRE if t % 3 == 0 else action for t, action in enumerate(chosen)]
+def random_actions(count: int, seed: int = 0) -> list[int]:
+    """Random actions, with fire often enough for games that wait for it."""
+    actions = np.random.default_rng(seed).integers(0, 18, count).tolist()
+    return [FIRE if t % 3 == 0 else action for t, action in enumerate(actions)]
 
 
-def moment(env: str, chosen: list[int]) -> HumanStart:
-    """Where a game has come to after some steps."""
+def play_to_start(env: str, actions: list[int]) -> HumanStart:
+    """The state of a game after some steps."""
     emulator = Emulator(env, REPEAT)
-    for action in chosen:
+    for action in actions:
         emulator.step(action)
-    return HumanStart(emulator.clone_state(), chosen[-1])
+    return HumanStart(emulator.clone_state(), actions[-1])
 
 
-def lanes_of(
-    env: str, starts: list[HumanStart], environment: EnvConfig, count: int = 1
+def make_sync_lanes(
+    env: str, starts: list[HumanStart], env_config: EnvConfig, count: int = 1
 ) -> SyncEnvs:
-    blueprint = EnvFactory(partial(HumanStartEnv, env, starts, environment), environment)
-    return SyncEnvs(blueprint, range(count), seed=0)
+    factory = EnvFactory(partial(HumanStartEnv, env, starts, env_config), env_config)
+    return SyncEnvs(factory, range(count), seed=0)
 
 
-def turn(envs: Any, action: int) -> Step:
+def step_all(envs: Any, action: int) -> Step:
     envs.send(np.full(envs.lanes, action))
     return envs.recv()
 
 
-def expected(observation: np.ndarray, since: int) -> np.ndarray:
-    """A stack of which only the planes since the start are known."""
+def mask_planes_before_start(observation: np.ndarray, since: int) -> np.ndarray:
+    """A stack with zeros for the planes before the start."""
     stack = observation.copy()
     stack[: max(0, 4 - 1 - since)] = 0
     return stack
@@ -75,39 +75,41 @@ def expected(observation: np.ndarray, since: int) -> np.ndarray:
         ("PrivateEye", 90, 60),
     ],
 )
-def test_a_game_goes_on_as_in_the_vector_environment(game: str, before: int, after: int) -> None:
+def test_started_game_matches_vector_environment(game: str, before: int, after: int) -> None:
     env = f"ALE/{game}-v5"
-    chosen = actions(before + after)
-    start = moment(env, chosen[:before])
-    whole, taken = make_envs(env, PLAIN, 1, 0, 1), lanes_of(env, [start], PLAIN)
-    with closing(whole), closing(taken):
-        assert taken.spec == whole.spec
-        there = whole.reset()
-        for action in chosen[:before]:
-            there = turn(whole, action)
-            assert not there.terminal[0]
-        here = taken.reset()
-        opening = expected(there.observation[0], 0)
-        assert np.array_equal(here.observation[0], opening)
-        assert here.first[0]
-        for t, action in enumerate(chosen[before:], 1):
-            there, here = turn(whole, action), turn(taken, action)
-            assert np.array_equal(here.observation[0], expected(there.observation[0], t)), t
+    actions = random_actions(before + after)
+    start = play_to_start(env, actions[:before])
+    vector_envs = make_envs(env, ENV_CONFIG, 1, 0, 1)
+    started_envs = make_sync_lanes(env, [start], ENV_CONFIG)
+    with closing(vector_envs), closing(started_envs):
+        assert started_envs.spec == vector_envs.spec
+        original = vector_envs.reset()
+        for action in actions[:before]:
+            original = step_all(vector_envs, action)
+            assert not original.terminal[0]
+        started = started_envs.reset()
+        opening = mask_planes_before_start(original.observation[0], 0)
+        assert np.array_equal(started.observation[0], opening)
+        assert started.first[0]
+        for t, action in enumerate(actions[before:], 1):
+            original, started = step_all(vector_envs, action), step_all(started_envs, action)
+            masked = mask_planes_before_start(original.observation[0], t)
+            assert np.array_equal(started.observation[0], masked), t
             for name in ("reward", "terminal", "truncated", "first"):
-                assert getattr(here, name)[0] == getattr(there, name)[0], (t, name)
-            if here.terminal[0]:
+                assert getattr(started, name)[0] == getattr(original, name)[0], (t, name)
+            if started.terminal[0]:
                 break
-        assert here.terminal[0] == (game == "Breakout")
-        if here.terminal[0]:
-            again = turn(taken, 0)
+        assert started.terminal[0] == (game == "Breakout")
+        if started.terminal[0]:
+            again = step_all(started_envs, 0)
             assert np.array_equal(again.observation[0], opening)
             assert (again.first[0], again.reward[0]) == (True, 0)
 
 
 @pytest.mark.parametrize("rest", [40, 42])
-def test_the_cap_includes_what_was_played_before_the_start(rest: int) -> None:
-    """At a step's end, and in its midst, as in the vector environment."""
-    env, chosen = "ALE/Pong-v5", actions(111)
+def test_max_episode_length_includes_frames_before_start(rest: int) -> None:
+    """At the end and in the middle of a step, as in the vector environment."""
+    env, actions = "ALE/Pong-v5", random_actions(111)
     settings = EnvConfig(
         noop_max=0,
         frame_stack=4,
@@ -115,33 +117,29 @@ def test_the_cap_includes_what_was_played_before_the_start(rest: int) -> None:
         episode_length_unit="frames",
     )
     assert max_episode_frames(settings) == 400 + rest
-    whole = make_envs(env, settings, 1, 0, 1)
-    taken = lanes_of(env, [moment(env, chosen[:100])], settings)
-    with closing(whole), closing(taken):
-        there, here, ends = whole.reset(), taken.reset(), []
-        for action in chosen[:100]:
-            turn(whole, action)
-        for action in chosen[100 : 100 + -(-rest // REPEAT)]:
-            there, here = turn(whole, action), turn(taken, action)
-            assert here.truncated[0] == there.truncated[0]
-            ends.append(bool(here.truncated[0]))
+    vector_envs = make_envs(env, settings, 1, 0, 1)
+    started_envs = make_sync_lanes(env, [play_to_start(env, actions[:100])], settings)
+    with closing(vector_envs), closing(started_envs):
+        original, started, ends = vector_envs.reset(), started_envs.reset(), []
+        for action in actions[:100]:
+            step_all(vector_envs, action)
+        for action in actions[100 : 100 + -(-rest // REPEAT)]:
+            original, started = step_all(vector_envs, action), step_all(started_envs, action)
+            assert started.truncated[0] == original.truncated[0]
+            ends.append(bool(started.truncated[0]))
         assert ends == [False] * (len(ends) - 1) + [True]
-        assert not here.terminal[0]
-        assert np.array_equal(here.observation[0], there.observation[0])
+        assert not started.terminal[0]
+        assert np.array_equal(started.observation[0], original.observation[0])
 
 
-def test_frames_of_steps() -> None:
-    assert (
-        max_episode_frames(
-            EnvConfig(max_episode_length=10, episode_length_unit="steps", action_repeat=3)
-        )
-        == 30
-    )
+def test_max_episode_frames_of_steps() -> None:
+    settings = EnvConfig(max_episode_length=10, episode_length_unit="steps", action_repeat=3)
+    assert max_episode_frames(settings) == 30
 
 
-def test_processes_change_nothing_and_every_start_is_taken() -> None:
-    env, chosen = "ALE/Breakout-v5", actions(120)
-    starts = [moment(env, chosen[:n]) for n in (3, 20, 41)]
+def test_human_start_envs_match_sync_and_use_every_start() -> None:
+    env, actions = "ALE/Breakout-v5", random_actions(120)
+    starts = [play_to_start(env, actions[:n]) for n in (3, 20, 41)]
     settings = EnvConfig(
         frame_stack=4,
         sticky_prob=0.25,
@@ -149,21 +147,21 @@ def test_processes_change_nothing_and_every_start_is_taken() -> None:
         episode_length_unit="frames",
         processes=2,
     )
-    here = lanes_of(env, starts, settings, count=3)
-    there = make_human_start_envs(env, starts, settings, lanes=3, seed=0)
-    opened = set()
-    with closing(here), closing(there):
-        ours, theirs = here.reset(), there.reset()
-        for action in [0, *chosen]:
-            for a, b in zip(ours, theirs, strict=True):
+    sync_envs = make_sync_lanes(env, starts, settings, count=3)
+    subproc_envs = make_human_start_envs(env, starts, settings, lanes=3, seed=0)
+    openings = set()
+    with closing(sync_envs), closing(subproc_envs):
+        step, other = sync_envs.reset(), subproc_envs.reset()
+        for action in [0, *actions]:
+            for a, b in zip(step, other, strict=True):
                 assert np.array_equal(a, b)
-            opened |= {x.tobytes() for x in ours.observation[ours.first]}
-            ours, theirs = turn(here, action), turn(there, action)
-    assert len(opened) == len(starts)
+            openings |= {observation.tobytes() for observation in step.observation[step.first]}
+            step, other = step_all(sync_envs, action), step_all(subproc_envs, action)
+    assert len(openings) == len(starts)
 
 
 class FakeEmulator:
-    """In the place of an emulator: notes the action of each frame."""
+    """An emulator that only records the action of each frame."""
 
     is_over, frame_number = False, 0
 
@@ -182,8 +180,8 @@ class FakeEmulator:
 
 
 @pytest.fixture
-def reel(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
-    """The frames of steps of 1 and 2 in turn, after a start that held 3."""
+def frame_actions(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
+    """The actions of all frames, for steps with actions 1, 2, 1, 2, ... after a start with 3."""
     monkeypatch.setattr("lookfurther.envs.human_starts.Emulator", lambda *_: FakeEmulator())
 
     def frames(sticky: float, seed: int, steps: int = 2000) -> list[int]:
@@ -196,39 +194,38 @@ def reel(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
     return frames
 
 
-def test_sticky_actions_repeat_each_frame_with_their_probability(
-    reel: Callable[..., list[int]],
+def test_sticky_actions_repeat_with_their_probability(
+    frame_actions: Callable[..., list[int]],
 ) -> None:
-    """Frame k of a step still has the step before's action with probability p^k."""
-    asked = np.tile(np.repeat([1, 2], REPEAT), 1000)
-    assert np.array_equal(reel(0.0, 0), asked)
-    kept = (np.array(reel(0.25, 0)) != asked).reshape(-1, REPEAT).mean(0)
-    chance = 0.25 ** np.arange(1, REPEAT + 1)
-    assert (np.abs(kept - chance) < 4 * np.sqrt(chance / 2000)).all()
-    assert reel(0.25, 1) == reel(0.25, 1) != reel(0.25, 2)
-    held = [reel(0.5, seed, steps=1)[0] for seed in range(60)]
-    assert set(held) == {1, 3}  # the frame before the start can be repeated too
+    """Frame k of a step still has the previous step's action with probability p^k."""
+    requested = np.tile(np.repeat([1, 2], REPEAT), 1000)
+    assert np.array_equal(frame_actions(0.0, 0), requested)
+    repeated = (np.array(frame_actions(0.25, 0)) != requested).reshape(-1, REPEAT).mean(0)
+    probability = 0.25 ** np.arange(1, REPEAT + 1)
+    assert (np.abs(repeated - probability) < 4 * np.sqrt(probability / 2000)).all()
+    assert frame_actions(0.25, 1) == frame_actions(0.25, 1) != frame_actions(0.25, 2)
+    first_actions = [frame_actions(0.5, seed, steps=1)[0] for seed in range(60)]
+    assert set(first_actions) == {1, 3}  # the action before the start can be repeated too
 
 
-def test_the_games_own_actions_have_their_meanings() -> None:
-    """Pong's third is RIGHT, number 3 of all 18."""
-    chosen = [0, 1, 2, 3, 4, 5]
-    env, start = "ALE/Pong-v5", moment("ALE/Pong-v5", actions(30))
-    few, all18 = (
-        HumanStartEnv(env, [start], EnvConfig(full_actions=full)) for full in (False, True)
+def test_minimal_actions_map_to_their_meanings() -> None:
+    """Pong's third action is RIGHT, number 3 of all 18."""
+    env, start = "ALE/Pong-v5", play_to_start("ALE/Pong-v5", random_actions(30))
+    minimal, full = (
+        HumanStartEnv(env, [start], EnvConfig(full_actions=is_full)) for is_full in (False, True)
     )
-    assert (few.action_space, all18.action_space) == (Discrete(6), Discrete(18))
-    few.reset(seed=0)
-    all18.reset(seed=0)
-    for action in chosen * 3:
-        ours, theirs = few.step(action), all18.step((0, 1, 3, 4, 11, 12)[action])
-        assert np.array_equal(ours[0], theirs[0])
-        assert ours[1:] == theirs[1:]
+    assert (minimal.action_space, full.action_space) == (Discrete(6), Discrete(18))
+    minimal.reset(seed=0)
+    full.reset(seed=0)
+    for action in [0, 1, 2, 3, 4, 5] * 3:
+        result, expected = minimal.step(action), full.step((0, 1, 3, 4, 11, 12)[action])
+        assert np.array_equal(result[0], expected[0])
+        assert result[1:] == expected[1:]
 
 
-def test_a_game_whose_states_do_not_travel_is_refused() -> None:
+def test_unrestorable_game_raises() -> None:
     check_restorable("ALE/Pong-v5", REPEAT)
     with pytest.raises(
-        EnvironmentFault, match=r"^ALE/Qbert-v5 cannot be taken up .* no-op starts$"
+        EnvironmentFault, match=r"^ALE/Qbert-v5 cannot restore a state .* no-op starts$"
     ):
         check_restorable("ALE/Qbert-v5", REPEAT)

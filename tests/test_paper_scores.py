@@ -1,15 +1,13 @@
-"""The paper's scores: as printed, Table 2 from Tables 3 and 4, and where Table 1 disagrees."""
+"""The paper's scores: as printed, Table 2 from Tables 3 and 4, contradictions in Table 1."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 import pytest
 
-from lookfurther.envs.naming import game_of
 from lookfurther.evaluation import aggregates
 from lookfurther.evaluation.paper_scores import (
     PAPER_AGENTS,
@@ -37,7 +35,7 @@ TABLE_2 = {
 }
 TOLERANCE = 4  # points: the printed scores are rounded
 
-# Table 1 as printed: on how many of 42 games the row is at least as good as each column.
+# Table 1 as printed: the number of games, of 42, where the row is at least as good as a column.
 TABLE_1 = {
     "rainbow": (None, 31, 9, 10, 7, 41, 32, 24),
     "dqfd": (11, None, 7, 11, 2, 40, 25, 13),
@@ -47,7 +45,7 @@ TABLE_1 = {
 }
 
 
-def normalised(agent: str, starts: StartType) -> list[float]:
+def normalised_scores(agent: str, starts: StartType) -> list[float]:
     """Human-normalised scores of one of the paper's agents, game by game."""
     found = reference_table(starts)
     return [
@@ -61,7 +59,7 @@ def test_table_2_follows_from_tables_3_and_4(agent: str) -> None:
     found: list[float] = []
     for starts in START_TITLES:
         if all(agent in row for row in printed_scores(starts).values()):
-            values = normalised(agent, starts)
+            values = normalised_scores(agent, starts)
             assert len(values) == 42
             found += [float(np.mean(values)), float(np.median(values))]
     assert len(found) == len(TABLE_2[agent])
@@ -69,7 +67,7 @@ def test_table_2_follows_from_tables_3_and_4(agent: str) -> None:
 
 
 def test_table_2_needs_both_corrections() -> None:
-    """Undo either, and the mean of 2,346 is missed by far more than the tolerance."""
+    """Without either, the mean differs from 2,346 by far more than the tolerance."""
     corrected = {game: reference_table("noop")[game] for game in game_titles()}
     column = {game: row["random"] for game, row in printed_scores("noop").items()}
     pinball = corrected["video_pinball"]._replace(random=16_256.9)
@@ -85,15 +83,15 @@ def test_table_2_needs_both_corrections() -> None:
     assert abs(mean(corrected | others) - 2346) > 100
 
 
-def test_three_cells_of_table_1_disagree_with_table_3() -> None:
+def test_three_cells_of_table_1_contradict_table_3() -> None:
     table = printed_scores("noop")
     columns = (*PAPER_AGENTS, *PAPER_PLAYERS)
     differ = {}
     for row, counts in TABLE_1.items():
-        for column, told in zip(columns, counts, strict=True):
+        for column, printed_value in zip(columns, counts, strict=True):
             counted = sum(scores[row] >= scores[column] for scores in table.values())
-            if told is not None and counted != told:
-                differ[row, column] = (told, counted)
+            if printed_value is not None and counted != printed_value:
+                differ[row, column] = (printed_value, counted)
     assert differ == {
         ("apex_dqn", "human"): (31, 35),
         ("dqfd", "apex_dqfd"): (11, 3),
@@ -101,25 +99,27 @@ def test_three_cells_of_table_1_disagree_with_table_3() -> None:
     }
     names = PAPER_AGENTS | PAPER_PLAYERS
     listed = {c.location: (c.printed, c.corrected) for c in PAPER_CORRECTIONS}
-    for (row, column), (told, counted) in differ.items():
+    for (row, column), (printed_value, counted) in differ.items():
         place = f"Table 1, {names[row]} against {names[column]}"
-        assert listed[place] == (str(told), str(counted))
+        assert listed[place] == (str(printed_value), str(counted))
 
 
-def test_the_expert_is_the_best_demonstration_but_for_private_eye() -> None:
-    shown = paper_demonstrations()
-    assert list(shown) == list(game_titles())
-    differ = {g: (r["expert"], shown[g].highest_return) for g, r in printed_scores("noop").items()}
+def test_expert_is_best_demonstration_except_private_eye() -> None:
+    statistics = paper_demonstrations()
+    assert list(statistics) == list(game_titles())
+    differ = {
+        g: (r["expert"], statistics[g].highest_return) for g, r in printed_scores("noop").items()
+    }
     differ = {game: pair for game, pair in differ.items() if pair[0] != pair[1]}
     assert differ == {"private_eye": (72_800, 74_456)}
     assert any("72,800" in c.printed and "74,456" in c.printed for c in PAPER_CORRECTIONS)
     assert all(
         d.lowest_return <= d.highest_return and d.transitions > d.episodes > 0
-        for d in shown.values()
+        for d in statistics.values()
     )
 
 
-def test_references_of_games_inside_and_outside_the_paper() -> None:
+def test_reference_scores_inside_and_outside_paper() -> None:
     assert reference_scores("ALE/MontezumaRevenge-v5", "noop") == ReferenceScores(
         0.0, 4753.3, 34_900.0
     )
@@ -135,22 +135,7 @@ def test_references_of_games_inside_and_outside_the_paper() -> None:
         assert all(r.human > r.random for r in reference_table(starts).values())
 
 
-def test_games_are_those_of_the_emulator() -> None:
-    """The ROM name read from an id is the one that ale-py registers it with."""
-    ale_py = pytest.importorskip("ale_py", reason="Atari is not installed")
-    gymnasium.register_envs(ale_py)
-    registered = {
-        name: spec.kwargs["game"]
-        for name, spec in gymnasium.registry.items()
-        if re.fullmatch(r"ALE/\w+-v5", name)
-    }
-    known = {game_of(name): game for name, game in registered.items()}
-    for game in reference_table("noop"):
-        assert known[game] == game
-    assert game_of("Pong-v4") is game_of("CartPole-v1") is None
-
-
-NAMES = {
+TITLES = {
     "Ms Pacman": "Ms. Pacman",
     "Pitfall": "Pitfall!",
     "Q-Bert": "Q*bert",
@@ -159,8 +144,8 @@ NAMES = {
 }
 
 
-def cells(label: str) -> list[list[str]]:
-    """The rows of the paper's table before a mark of its source."""
+def read_table(label: str) -> list[list[str]]:
+    """The rows of the last table before `label` in the paper's source."""
     if not PAPER.exists():
         pytest.skip("the paper's source is not here")
     source = PAPER.read_text(encoding="utf-8")
@@ -175,17 +160,19 @@ def cells(label: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("starts", "label"), [("noop", "tbl:all_games_random"), ("human", "tbl:all_games_human")]
 )
-def test_scores_are_the_printed_ones(starts: StartType, label: str) -> None:
-    rows = cells(label)
+def test_scores_match_paper_source(starts: StartType, label: str) -> None:
+    rows = read_table(label)
     columns = (*PAPER_AGENTS, *PAPER_PLAYERS)
     ours = printed_scores(starts)
     assert [game for game, *_ in rows] == list(game_titles().values())
     for game, (_, *texts) in zip(game_titles(), rows, strict=True):
-        told = {n: float(t) for n, t in zip(columns, texts, strict=True) if t != "--"}
-        assert ours[game] == told
+        printed_value = {n: float(t) for n, t in zip(columns, texts, strict=True) if t != "--"}
+        assert ours[game] == printed_value
 
 
-def test_demonstrations_are_the_printed_ones() -> None:
-    rows = cells("The table shows the performance of our expert player")
-    told = {NAMES.get(game, game): tuple(map(float, rest)) for game, *rest in rows}
-    assert {game_titles()[game]: tuple(d) for game, d in paper_demonstrations().items()} == told
+def test_demonstrations_match_paper_source() -> None:
+    rows = read_table("The table shows the performance of our expert player")
+    printed_value = {TITLES.get(game, game): tuple(map(float, rest)) for game, *rest in rows}
+    assert {
+        game_titles()[game]: tuple(d) for game, d in paper_demonstrations().items()
+    } == printed_value

@@ -1,4 +1,4 @@
-"""The recorder's page in a real browser: headless Chromium, by real key events."""
+"""The recorder's page in headless Chromium, with real key events."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from lookfurther.demos import storage
 from lookfurther.demos.playback import play_log as play_tape
 from lookfurther.demos.verify import verify_episode
 from lookfurther.envs.emulator import ACTION_MEANINGS, Emulator
-from tests.test_recorder_session import NAME, ServerProcess
+from tests.recorder_pages import NAME, ServerProcess
 
 GAME = "ALE/Breakout-v5"
 
-# The page connects again within a second: what it showed meanwhile is noted, however late we look.
+# The page reconnects within a second, so record what it showed in the meantime.
 NOTE_DETAILS = """
 window.details = {};
 const detail = document.getElementById("detail");
@@ -38,7 +38,7 @@ new MutationObserver(note).observe(document.body, { attributeFilter: ["data-stat
 
 @pytest.fixture
 def page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
-    """A browser, or a skip that cannot be overlooked."""
+    """A browser, or a skip with a visible message."""
     if shutil.which("chromedriver") is None:
         with capsys.disabled():
             print(f"\nTHE BROWSER TEST IS SKIPPED: {NO_BROWSER}")
@@ -54,7 +54,7 @@ def page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
 def serve_recorder(
     page: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ServerProcess]:
-    """A recorder whose page leaves the browser's console empty."""
+    """A recorder whose page writes nothing to the browser's console."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
     server = ServerProcess(GAME, "--name", NAME)
     try:
@@ -73,24 +73,24 @@ def step_count(page: Any) -> int:
 
 
 def wait_for_state(page: Any, state: str) -> None:
-    """Wait for the page to say in what state the game is."""
+    """Wait until the page shows this state."""
     wait_until(lambda: page.execute_script("return document.body.dataset.state") == state)
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    """The time limit of the test catches what never comes."""
-    while not holds():
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition; the time limit of the test ends an endless wait."""
+    while not condition():
         time.sleep(0.02)
 
 
 def play_steps(page: Any, more: int) -> None:
-    """Wait until `more` steps have been played with the keys that are down."""
+    """Wait until `more` steps have been played with the held keys."""
     begun = step_count(page)
     wait_until(lambda: step_count(page) >= begun + more)
 
 
 def send_key(page: Any, code: str, kind: str) -> None:
-    """A key event as the keyboard makes it: keyDown or keyUp."""
+    """Send a keyboard event: keyDown or keyUp."""
     page.execute_cdp_cmd("Input.dispatchKeyEvent", {"type": kind, "code": code, "key": code})
 
 
@@ -100,7 +100,7 @@ def press_key(page: Any, code: str) -> None:
 
 
 def canvas_pixels(page: Any) -> np.ndarray:
-    """What the page shows, [height, width, 3]."""
+    """Return the displayed frame, [height, width, 3]."""
     script = (
         "const sheet = new OffscreenCanvas(size.width, size.height), pen = sheet.getContext('2d');"
         "pen.drawImage(document.getElementById('screen'), 0, 0);"
@@ -112,12 +112,12 @@ def canvas_pixels(page: Any) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_an_episode_played_in_the_browser_verifies(
+def test_episode_played_in_browser_is_verified(
     page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Forty steps and more, rewound, gone on with and saved: replayed, it is the same.
+    """Play forty steps and more, rewind, continue and save; the replay is equal.
 
-    The five balls last for 120 steps: the game goes on even if this waits for seconds too long.
+    The five balls last for 120 steps, so a delay of seconds does not end the game.
     """
     with serve_recorder(page, tmp_path / "sets", monkeypatch) as server:
         page.get(f"http://{server.address}")
@@ -157,23 +157,23 @@ def test_an_episode_played_in_the_browser_verifies(
     assert len(episode) == played
     assert verify_episode(episode, description.spec, EnvConfig()).verified
     names = [ACTION_MEANINGS[action] for action in episode.actions]
-    kept = [name for name, _ in groupby(names[:rewound])]  # how many of them depends on the rewind
+    kept = [name for name, _ in groupby(names[:rewound])]  # how many depends on the rewind
     assert kept == ["FIRE", "RIGHTFIRE", "RIGHT"][: len(kept)]
     assert set(names[rewound:]) <= {"LEFT", "NOOP"}
     assert (replayed_screen(episode, rewound) == shown).all()
 
 
 def replayed_screen(episode: Any, steps: int) -> np.ndarray:
-    """The screen after so many steps of an episode's tape."""
+    """Return the screen after `steps` steps of the episode's input log."""
     emulator = Emulator(GAME)
-    frames = play_tape(episode.tape, emulator)
+    frames = play_tape(episode.input_log, emulator)
     for _ in range(4 * steps):
         next(frames)
     return emulator.rgb_screen()
 
 
 @pytest.mark.slow
-def test_a_second_page_is_told_and_a_lost_server_is_found_again(
+def test_second_page_is_rejected_and_lost_page_reconnects(
     page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serve_recorder(page, tmp_path / "sets", monkeypatch) as server:
@@ -183,11 +183,13 @@ def test_a_second_page_is_told_and_a_lost_server_is_found_again(
         page.switch_to.new_window("tab")
         page.get(f"http://{server.address}")
         wait_for_state(page, "refused")
-        assert "Someone is playing here already" in element_text(page, "detail")
+        assert "Another page is already connected" in element_text(page, "detail")
         page.switch_to.window(first)
         wait_for_state(page, "ready")
         page.execute_script(NOTE_DETAILS)
-        page.execute_script("projector.postMessage({ text: 'x'.repeat(1e6) })")  # too much: cut off
+        page.execute_script(
+            "renderWorker.postMessage({ text: 'x'.repeat(1e6) })"
+        )  # too large: closes the connection
         wait_until(lambda: page.execute_script("return details.offline") is not None)
         assert "kept" in page.execute_script("return details.offline")
         wait_for_state(page, "ready")

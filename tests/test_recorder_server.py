@@ -1,4 +1,4 @@
-"""The recorder's server: who is let in, one at a time, and what any message can do (F27, F12)."""
+"""The recorder's server: access control, one page at a time, and malformed messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TOKEN = "a-token-of-the-test"
 
 
 class CountingSource:
-    """A Source whose n-th frame is grey of value n, as fast as the page takes them."""
+    """A FrameSource whose n-th frame is grey with value n, as fast as the page accepts them."""
 
     def __init__(self) -> None:
         self.messages: list[PageMessage] = []
@@ -64,7 +64,7 @@ class CountingSource:
 
 
 class ServerThread:
-    """A server in a thread, at an address."""
+    """A server in a thread."""
 
     def __init__(self, source: Any) -> None:
         self.source = source
@@ -79,7 +79,7 @@ class ServerThread:
         self.thread.start()
 
     def get(self, path: str, host: str = "") -> tuple[int, http.client.HTTPMessage, str]:
-        """Status, headers and text of a page."""
+        """Request a page; return status, headers and text."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
         with contextlib.closing(connection):
             connection.request("GET", path, headers={"Host": host or f"127.0.0.1:{self.port}"})
@@ -89,7 +89,7 @@ class ServerThread:
     def open_websocket(
         self, token: str = TOKEN, origin: str | None = None, host: str = ""
     ) -> ClientConnection:
-        """A page's socket; `host` is who it thinks it speaks to."""
+        """Open a page's websocket; `host` is its Host header."""
         host = host or f"127.0.0.1:{self.port}"
         origin = f"http://{host}" if origin is None else origin
         return connect(
@@ -112,9 +112,9 @@ def served() -> Iterator[ServerThread]:
         yield served
 
 
-def wait_until(holds: Any) -> None:
-    """Wait for what another thread does; the time limit of the test catches what never comes."""
-    while not holds():
+def wait_until(condition: Any) -> None:
+    """Wait for another thread; the time limit of the test ends an endless wait."""
+    while not condition():
         time.sleep(0.005)
 
 
@@ -122,10 +122,10 @@ def receive_json(page: ClientConnection) -> dict[str, Any]:
     return json.loads(page.recv())
 
 
-# Who is let in
+# Access
 
 
-def test_the_page_is_for_those_with_the_token(served: ServerThread) -> None:
+def test_page_requires_token(served: ServerThread) -> None:
     assert served.get(f"/{TOKEN}/")[0] == 200
     for path in ("/", "/wrong/", f"/{TOKEN}x/", f"/{TOKEN[:-1]}/", "/%F0%9F%92%A9/"):
         status, _, text = served.get(path)
@@ -134,7 +134,7 @@ def test_the_page_is_for_those_with_the_token(served: ServerThread) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:{}", "127.0.0.1", "127.0.0.1:1"])
-def test_a_foreign_host_is_refused(served: ServerThread, host: str) -> None:
+def test_foreign_host_is_rejected(served: ServerThread, host: str) -> None:
     host = host.format(served.port)
     assert served.get(f"/{TOKEN}/", host)[0] == 403
     with pytest.raises(InvalidStatus, match="403"):
@@ -142,19 +142,19 @@ def test_a_foreign_host_is_refused(served: ServerThread, host: str) -> None:
 
 
 @pytest.mark.parametrize("origin", ["", "null", "https://evil.example", "http://127.0.0.1:1"])
-def test_a_foreign_origin_is_refused(served: ServerThread, origin: str) -> None:
+def test_foreign_origin_is_rejected(served: ServerThread, origin: str) -> None:
     with pytest.raises(InvalidStatus, match="403"):
         served.open_websocket(origin=origin)
 
 
-def test_a_wrong_token_opens_no_socket(served: ServerThread) -> None:
+def test_wrong_token_opens_no_websocket(served: ServerThread) -> None:
     with pytest.raises(InvalidStatus, match="403"):
         served.open_websocket(token="wrong")
-    assert served.source.left == 0
+    assert served.source.disconnects == 0
 
 
 @pytest.mark.parametrize(
-    ("header", "host", "holds"),
+    ("header", "host", "is_known"),
     [
         ("127.0.0.1:80", "127.0.0.1", True),
         ("LOCALHOST:80", "127.0.0.1", True),
@@ -171,51 +171,51 @@ def test_a_wrong_token_opens_no_socket(served: ServerThread) -> None:
         ("127.0.0.1:8080", "127.0.0.1", False),
     ],
 )
-def test_hosts_are_known_by_name(header: str, host: str, holds: bool) -> None:
-    assert is_known_host(header, host, 80) is holds
+def test_is_known_host(header: str, host: str, is_known: bool) -> None:
+    assert is_known_host(header, host, 80) is is_known
 
 
-def test_the_page_may_use_nothing_from_elsewhere(served: ServerThread) -> None:
-    """One file: no address in it, and a policy under which its own style and script alone run."""
+def test_page_loads_no_external_content(served: ServerThread) -> None:
+    """The page is one file without addresses; its policy allows only its own style and script."""
     _, headers, page = served.get(f"/{TOKEN}/")
     policy = headers["Content-Security-Policy"]
     found = set(re.findall(r"(?:https?:)?//[\w.]+", page))
-    assert found == {"http://www.w3.org"}  # the name space of the icon
+    assert found == {"http://www.w3.org"}  # XML namespace of the icon
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'none'" in policy
     for tag in ("script", "style"):
         (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.S)
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in policy
-    assert not re.search(r"\s(style|on\w+)=", page), "the policy would not let it through"
+    assert not re.search(r"\s(style|on\w+)=", page), "the policy would block it"
     assert headers["Referrer-Policy"] == "no-referrer"
 
 
-# One at a time
+# One page at a time
 
 
-def test_a_second_player_is_refused_and_the_first_goes_on(served: ServerThread) -> None:
+def test_second_player_is_rejected_and_first_continues(served: ServerThread) -> None:
     with served.open_websocket() as first:
         assert receive_json(first)["kind"] == "hello"
         with served.open_websocket() as second:
-            said = receive_json(second)
-            assert said["kind"] == "refused"
-            assert "playing here already" in said["text"]
+            message = receive_json(second)
+            assert message["kind"] == "refused"
+            assert "already connected" in message["text"]
             with pytest.raises(ConnectionClosed):
                 second.recv()
         first.send('{"kind": "pause"}')
-        wait_until(lambda: served.source.heard == [PageMessage("pause")])
-        assert served.source.left == 0
-    wait_until(lambda: served.source.left == 1)
+        wait_until(lambda: served.source.messages == [PageMessage("pause")])
+        assert served.source.disconnects == 0
+    wait_until(lambda: served.source.disconnects == 1)
     with served.open_websocket() as third:
         assert receive_json(third)["kind"] == "hello"
 
 
-def test_a_dropped_socket_is_noticed(served: ServerThread) -> None:
+def test_dropped_websocket_is_detected(served: ServerThread) -> None:
     page = served.open_websocket()
     receive_json(page)
     page.socket.shutdown(socket.SHUT_RDWR)
-    wait_until(lambda: served.source.left == 1)
+    wait_until(lambda: served.source.disconnects == 1)
 
 
 # Frames
@@ -228,15 +228,15 @@ def receive_frame(page: ClientConnection) -> tuple[tuple[int, int, int, int], by
 
 
 def assert_no_frame_waits(page: ClientConnection) -> None:
-    """The answer to a message comes next: no frame was sent before it."""
-    page.send("nonsense")
+    """The answer to a message arrives next, so no frame was sent before it."""
+    page.send("not JSON")
     answer = page.recv()
     assert isinstance(answer, str)
     assert json.loads(answer)["kind"] == "notice"
 
 
-def test_frames_arrive_whole_and_wait_for_the_page(served: ServerThread) -> None:
-    """At most WINDOW frames are on their way; each `seen` lets the next ones come."""
+def test_frames_in_flight_are_limited(served: ServerThread) -> None:
+    """At most MAX_FRAMES_IN_FLIGHT frames are not displayed; "seen" allows the next ones."""
     with served.open_websocket() as page:
         receive_json(page)
         for number in range(MAX_FRAMES_IN_FLIGHT):
@@ -250,8 +250,8 @@ def test_frames_arrive_whole_and_wait_for_the_page(served: ServerThread) -> None
         assert [receive_frame(page)[0][0] for _ in range(MAX_FRAMES_IN_FLIGHT)] == [6, 7, 8]
 
 
-def test_the_clock_follows_the_display_gently() -> None:
-    """Frames that wait long come later, those that nearly miss come earlier, by little each."""
+def test_clock_shift_is_bounded() -> None:
+    """Frames that arrive early are delayed, late ones are advanced, each by a bounded amount."""
     link = PageConnection(None)  # type: ignore[arg-type]
     assert link.clock_shift() == 0
     for wait, sign in ((0.012, 1), (0.001, -1), (TARGET_LEAD_SECONDS, 0)):
@@ -259,16 +259,16 @@ def test_the_clock_follows_the_display_gently() -> None:
         late = link.clock_shift()
         assert np.sign(late) == sign
         assert abs(late) <= MAX_CLOCK_SHIFT
-        assert link.clock_shift() == 0, "one answer moves the clock once"
+        assert link.clock_shift() == 0, "one acknowledgement shifts the clock once"
 
 
-def test_the_clock_does_not_drift(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However late each tick comes, n ticks take n / rate; a long stall is not made up for."""
+def test_frame_clock_does_not_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    """n ticks take n / rate seconds even if each is late; a long stall is not caught up."""
     now = 100.0
 
     async def sleep(seconds: float) -> None:
         nonlocal now
-        now += seconds + 0.004  # woken late each time
+        now += seconds + 0.004  # always late
 
     async def run() -> None:
         nonlocal now
@@ -290,16 +290,16 @@ def test_the_clock_does_not_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(run())
 
 
-# Anything may be said
+# Malformed messages
 
 
-def test_nonsense_is_answered_with_its_reason_and_play_goes_on(served: ServerThread) -> None:
+def test_invalid_messages_are_answered_with_notices(served: ServerThread) -> None:
     with served.open_websocket() as page:
         receive_json(page)
-        for nonsense in ("", "x", "[]", '{"kind": "keys"}', '{"kind": 1}', b"\x00\x01"):
-            page.send(nonsense)
+        for invalid in ("", "x", "[]", '{"kind": "keys"}', '{"kind": 1}', b"\x00\x01"):
+            page.send(invalid)
         page.send('{"kind": "keys", "number": 1, "held": ["up"]}')
-        wait_until(lambda: served.source.heard == [PageMessage("keys", 1, frozenset({"up"}))])
+        wait_until(lambda: served.source.messages == [PageMessage("keys", 1, frozenset({"up"}))])
         notices = []
         while len(notices) < 6:
             data = page.recv()
@@ -313,7 +313,7 @@ def test_nonsense_is_answered_with_its_reason_and_play_goes_on(served: ServerThr
         assert notices[-1] == "a message must be text"
 
 
-def test_an_oversized_message_ends_the_connection(served: ServerThread) -> None:
+def test_oversized_message_closes_connection(served: ServerThread) -> None:
     with served.open_websocket() as page:
         receive_json(page)
         page.send("x" * MAX_MESSAGE_BYTES)
@@ -322,13 +322,13 @@ def test_an_oversized_message_ends_the_connection(served: ServerThread) -> None:
             deque(iter(page.recv, None), maxlen=0)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1009
-    wait_until(lambda: served.source.left == 1)
+    wait_until(lambda: served.source.disconnects == 1)
     with served.open_websocket() as page:
         assert receive_json(page)["kind"] == "hello"
 
 
 def random_message(rng: random.Random) -> str | bytes:
-    """A message near to one of ours, or far from any."""
+    """Return a random message, close to a valid one or not."""
     kinds = ["keys", "seen", "rewind", "speed", "pause", "resume", "step", "save", "discard", None]
     values = [0, 1, -1, 2**32, 1e308, "up", ["up"], ["up", 3], {}, True, None, "\ud83d\udca9" * 9]
     fields = ["kind", "number", "held", "on", "speed", "wait"]
@@ -343,8 +343,8 @@ def random_message(rng: random.Random) -> str | bytes:
     return "[" * rng.randint(0, 3000) if rng.random() < 0.02 else text
 
 
-def test_fuzzed_messages_do_no_harm(served: ServerThread) -> None:
-    """FUZZ_MESSAGES of any kind: the connection lives, and what is heard is well formed."""
+def test_fuzzed_messages_keep_connection_open(served: ServerThread) -> None:
+    """After FUZZ_MESSAGES random messages the connection is open; passed messages are valid."""
     rng, count = random.Random(0), int(os.environ.get("FUZZ_MESSAGES", "2000"))
     with served.open_websocket() as page:
         receive_json(page)
@@ -353,9 +353,11 @@ def test_fuzzed_messages_do_no_harm(served: ServerThread) -> None:
             if number % 50 and number < count:
                 continue
             page.send('{"kind": "speed", "speed": 0.25}')
-            wait_until(lambda: served.source.heard and served.source.heard[-1].speed == 0.25)
-            assert all(m.held <= {"up"} and m.number < 2**32 for m in served.source.heard)
-            served.source.heard.clear()
+            wait_until(lambda: served.source.messages and served.source.messages[-1].speed == 0.25)
+            assert all(
+                m.held_buttons <= {"up"} and m.number < 2**32 for m in served.source.messages
+            )
+            served.source.messages.clear()
             with contextlib.suppress(TimeoutError):
                 while True:
                     page.recv(timeout=0)

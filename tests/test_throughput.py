@@ -42,7 +42,7 @@ def test_every_measurement_gives_finite_figures(
     text = format_bench_table(figures)
     share = figures["actor"]["steps"] / figures["environments"]["steps"]
     assert f"{share:.0%} of the environments alone" in text
-    assert text.splitlines()[-1].startswith("what limits: the ")
+    assert text.splitlines()[-1].startswith("bottleneck: the ")
 
 
 def test_measurement_has_at_least_one_call() -> None:

@@ -1,4 +1,4 @@
-"""A file names modules, wrappers and environments: none is imported unless trusted or allowed."""
+"""Modules that a file names are imported only if they are listed or if the user names them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WRAPPERS = ["hostile:Wrapper", "builtins:exec", "os:system", "runpy:run_path", "
 
 @pytest.fixture
 def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The file that exists once `hostile` was imported; its folder is the working directory."""
+    """A file that exists after `hostile` was imported; its folder is the working directory."""
     folder = tmp_path / "shared"
     folder.mkdir()
     (folder / "hostile.py").write_text(HOSTILE)
@@ -42,23 +42,23 @@ def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def run(marker: Path) -> Path:
-    """A run folder whose wrapper is in a module of its own."""
+    """A run folder with a wrapper from an unlisted module."""
     return write_run(marker.parent, cartpole_config(environment__wrappers=("hostile:Wrapper",)))
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What a command says that does not succeed: one line."""
-    assert main(list(words)) != 0
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    return said
+def error_line(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """The one error line of a command."""
+    assert main(list(args)) != 0
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    return message
 
 
-# The rule
+# find_untrusted
 
 
 @pytest.mark.parametrize("wrapper", [*WRAPPERS, "gymnasium.wrappers.a/b:x", "json", ""])
-def test_wrapper_outside_the_list_is_untrusted(wrapper: str) -> None:
+def test_unlisted_wrapper_is_untrusted(wrapper: str) -> None:
     module = wrapper.partition(":")[0]
     assert find_untrusted("CartPole-v1", [wrapper]).endswith(f"give --modules {module}")
     if module:
@@ -66,7 +66,7 @@ def test_wrapper_outside_the_list_is_untrusted(wrapper: str) -> None:
 
 
 @pytest.mark.parametrize("env", ["hostile:Env-v0", "os:Env-v0", "a.b:Env-v0", ":Env-v0"])
-def test_module_of_an_environment_outside_the_list_is_untrusted(env: str) -> None:
+def test_unlisted_environment_module_is_untrusted(env: str) -> None:
     module = env.partition(":")[0]
     assert find_untrusted(env, []).endswith(f"give --modules {module}")
     assert not find_untrusted(env, [], [module])
@@ -75,11 +75,11 @@ def test_module_of_an_environment_outside_the_list_is_untrusted(env: str) -> Non
 @pytest.mark.parametrize(
     "name", ["gymnasium.wrappers.common:deepcopy", "lookfurther.envs.factory:find_env_spec"]
 )
-def test_trusted_module_gives_its_wrappers_and_nothing_else(name: str) -> None:
+def test_trusted_module_gives_only_wrappers(name: str) -> None:
     assert find_untrusted("CartPole-v1", [name]).endswith("is not a Gymnasium wrapper")
 
 
-def test_known_environments_and_wrappers_are_trusted() -> None:
+def test_listed_environments_and_wrappers_are_trusted() -> None:
     for env in ("CartPole-v1", "ALE/Pong-v5", "lookfurther.envs.minigrid:lookfurther/Unlock-v0"):
         assert not find_untrusted(env, ["gymnasium.wrappers:FlattenObservation"])
 
@@ -104,7 +104,7 @@ def test_known_environments_and_wrappers_are_trusted() -> None:
         ("hostile:Hostile-v0", (), "hostile"),
     ],
 )
-def test_command_imports_nothing_that_a_run_names(
+def test_command_does_not_import_modules_of_run(
     marker: Path,
     command: list[str],
     env: str,
@@ -113,17 +113,17 @@ def test_command_imports_nothing_that_a_run_names(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_run(marker.parent, cartpole_config(env=env, environment__wrappers=wrappers))
-    said = refused(capsys, *command)
-    assert f"if you trust that module, give --modules {module}" in said
+    message = error_line(capsys, *command)
+    assert f"if you trust that module, give --modules {module}" in message
     assert not marker.exists()
 
 
-def test_command_imports_a_module_that_the_user_names(run: Path, marker: Path) -> None:
+def test_command_imports_modules_of_user(run: Path, marker: Path) -> None:
     assert main(["evaluate", str(run), "--episodes", "1", "--modules", "hostile"]) == 0
     assert marker.exists()
 
 
-def test_report_and_export_need_no_environment_and_import_nothing(run: Path, marker: Path) -> None:
+def test_report_and_export_import_nothing(run: Path, marker: Path) -> None:
     assert main(["report", str(run), "--out", "page"]) == 0
     assert main(["export", str(run), "--out", "exported"]) == 0
     with pytest.raises(CheckpointError, match="exported was made with hostile:Wrapper"):
@@ -131,7 +131,7 @@ def test_report_and_export_need_no_environment_and_import_nothing(run: Path, mar
     assert not marker.exists()
 
 
-def test_loading_an_agent_imports_nothing_but_what_is_named(run: Path, marker: Path) -> None:
+def test_agent_load_imports_only_modules_of_user(run: Path, marker: Path) -> None:
     for path in (run, next((run / "best").iterdir())):
         with pytest.raises(CheckpointError, match="made with hostile:Wrapper: if you trust"):
             Agent.load(path)
@@ -140,8 +140,8 @@ def test_loading_an_agent_imports_nothing_but_what_is_named(run: Path, marker: P
     assert marker.exists()
 
 
-def test_environment_in_the_spec_is_checked_as_well(marker: Path) -> None:
-    """Films of Atari games build the environment that the spec names."""
+def test_environment_of_spec_is_checked(marker: Path) -> None:
+    """Videos of Atari games build the environment of the spec."""
     forged = CARTPOLE._replace(env="hostile:Hostile-v0")._asdict()
     run = write_run(marker.parent, cartpole_config(), spec=forged)
     with pytest.raises(CheckpointError, match="give --modules hostile"):
@@ -149,12 +149,12 @@ def test_environment_in_the_spec_is_checked_as_well(marker: Path) -> None:
     assert not marker.exists()
 
 
-def test_resumed_run_takes_no_wrapper_from_its_folder(
+def test_resume_takes_no_wrapper_from_folder(
     run: Path, marker: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("no-demos", "--scale", "small", "--env", "CartPole-v1", "--run.folder", str(run))
-    said = refused(capsys, "train", *words, "--resume")
-    assert "was started with environment.wrappers = ('hostile:Wrapper',)" in said
+    args = ("no-demos", "--scale", "small", "--env", "CartPole-v1", "--run.folder", str(run))
+    message = error_line(capsys, "train", *args, "--resume")
+    assert "was begun with environment.wrappers = ('hostile:Wrapper',)" in message
     assert not marker.exists()
 
 
@@ -165,13 +165,13 @@ def test_resumed_run_takes_no_wrapper_from_its_folder(
         ("wrappers", 'envs = ["CartPole-v1"]\nsettings.environment.wrappers = ["hostile:Wrapper"]'),
     ],
 )
-def test_suite_imports_nothing_that_its_file_names(
+def test_suite_does_not_import_modules_of_file(
     marker: Path, key: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("suite.toml").write_text(f'presets = ["no-demos"]\nscale = "small"\n{text}\n')
-    said = refused(capsys, "suite", "suite.toml")
-    assert "the suite names hostile:" in said
-    assert "give --modules hostile" in said
+    message = error_line(capsys, "suite", "suite.toml")
+    assert "the suite names hostile:" in message
+    assert "give --modules hostile" in message
     assert not marker.exists()
 
 
@@ -180,7 +180,7 @@ def test_suite_imports_nothing_that_its_file_names(
 
 @pytest.fixture
 def shared(marker: Path, tmp_path: Path) -> Path:
-    """A set, made with a wrapper in a module of its own, in the working directory."""
+    """A set in the working directory, made with a wrapper from an unlisted module."""
     import gymnasium
     import numpy as np
 
@@ -195,31 +195,31 @@ def shared(marker: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", ["verify NAME", "play NAME a.gif", "show NAME --sheet a.png"])
-def test_replay_of_a_set_imports_nothing_that_it_names(
+def test_replay_does_not_import_modules_of_set(
     shared: Path, marker: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = refused(capsys, "demos", *command.replace("NAME", str(shared)).split())
-    assert "made with hostile:Wrapper: if you trust that module, give --modules hostile" in said
+    message = error_line(capsys, "demos", *command.replace("NAME", str(shared)).split())
+    assert "made with hostile:Wrapper: if you trust that module, give --modules hostile" in message
     assert not marker.exists()
 
 
-def test_import_of_a_set_imports_modules_that_the_user_names(
+def test_set_import_imports_modules_of_user(
     shared: Path, marker: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("demos", "import", str(shared), "--name", "mine")
-    assert "give --modules hostile" in refused(capsys, *words)
+    args = ("demos", "import", str(shared), "--name", "mine")
+    assert "give --modules hostile" in error_line(capsys, *args)
     assert not marker.exists()
-    assert main([*words, "--modules", "hostile"]) == 0
+    assert main([*args, "--modules", "hostile"]) == 0
     assert marker.exists()
 
 
-def test_training_on_a_set_imports_nothing_that_it_names(shared: Path, marker: Path) -> None:
-    """Training has its own environment: a set's wrappers have no part in it."""
+def test_training_does_not_import_modules_of_set(shared: Path, marker: Path) -> None:
+    """Training builds its own environment and ignores the wrappers of a set."""
     assert len(catalog.load_set(str(shared), CARTPOLE, EnvConfig())) == 1
     assert main(["demos", "show", str(shared)]) == 0
     assert not marker.exists()
 
 
-def test_module_that_does_not_exist_is_named(run: Path) -> None:
+def test_missing_module_error_names_it(run: Path) -> None:
     with pytest.raises(ConfigError, match=r"^--modules no\.such: No module named 'no'"):
         Agent.load(run, modules=["no.such"])

@@ -16,8 +16,9 @@ from lookfurther.demos.playback import episode_from_log
 from lookfurther.envs import get_spec
 from lookfurther.envs.naming import short_env_title
 from lookfurther.errors import DemonstrationError
+from lookfurther.system.formatting import format_number
 from lookfurther.video import MAX_EPISODE_SECONDS, growing_axes, playback_pace
-from lookfurther.video.chart import ChartAxes, PlayerCurve, axis_ticks, format_return
+from lookfurther.video.chart import ChartAxes, PlayerCurve, axis_ticks
 from lookfurther.video.encode import MAX_FPS
 from lookfurther.video.layout import PlayerPanel, VideoLayout
 from lookfurther.video.playback import (
@@ -212,7 +213,7 @@ def test_ticks_are_within_the_axis(low: float, width: float, count: int) -> None
     [(0.8125, "0.812"), (0.75, "0.75"), (71500.0, "71,500"), (-21.0, "-21"), (99.99999, "100")],
 )
 def test_returns_are_formatted(value: float, text: str) -> None:
-    assert format_return(value) == text
+    assert format_number(value) == text
 
 
 @given(st.floats(1, 120), st.integers(1, 10**6), st.sampled_from([0.0, 0.25, 1.0, 4.0, 100.0]))

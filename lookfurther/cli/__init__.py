@@ -1,1 +1,1 @@
-"""The commands of `lookfurther`, a module each, whose `run` takes the words after the name."""
+"""The commands of `lookfurther`: one module each, whose `run` gets the arguments after its name."""

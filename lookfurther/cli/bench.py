@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import tyro
 
 from lookfurther.cli.parsing import check_writable, parse_options
+from lookfurther.cli.tables import format_table
 from lookfurther.cli.train import split_preset
 from lookfurther.config import Config, replace
 from lookfurther.presets import preset
@@ -22,28 +23,28 @@ BENCH_ENV = "ALE/MontezumaRevenge-v5"
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Measure this machine: environments, actor, learner, replay, and all of them together."""
+    """Measure environments, actor, learner, replay and all of them together on this machine."""
 
     config: Annotated[Config, tyro.conf.arg(name="")]
     seconds: float = 3.0
     """length of each measurement"""
     json: Path | None = None
-    """also write the figures to this file"""
+    """also write the results to this file"""
 
 
 def parse_bench_options(args: list[str]) -> BenchOptions:
-    """What the words of a command line ask for."""
-    named = args and not args[0].startswith("-")
-    name, scale, rest = split_preset(args if named else add_default_preset(args))
+    """Parse the arguments; without a preset, choose one for this machine."""
+    has_preset = args and not args[0].startswith("-")
+    name, scale, rest = split_preset(args if has_preset else add_default_preset(args))
     base = replace(preset(name, scale), env=BENCH_ENV)
     return parse_options(BenchOptions, BenchOptions(base), rest, f"lookfurther bench {name}")
 
 
 def run(args: list[str]) -> int:
-    """Measure, print a table, and say what limits."""
+    """Measure, and print a table and the bottleneck."""
     options = parse_bench_options(args)
-    noise = ("noise",) if options.config.learner.expert_items else ()
-    config = validate(replace(options.config, demos=noise))
+    demos = ("noise",) if options.config.learner.expert_items else ()
+    config = validate(replace(options.config, demos=demos))
     if options.json:
         check_writable("--json", options.json)
     figures = measure_all(config, options.seconds)
@@ -54,17 +55,17 @@ def run(args: list[str]) -> int:
 
 
 def add_default_preset(args: list[str]) -> list[str]:
-    """These words with a preset for this machine, and its scale if they have none."""
+    """Add a preset for this machine, and a scale if the arguments have none."""
     import torch
 
     if torch.cuda.is_available():
         return ["apex-dqfd-deeper", *args]
-    scaled = any(word.partition("=")[0] == "--scale" for word in args)
-    return ["apex-dqfd", *([] if scaled else ["--scale", "small"]), *args]
+    has_scale = any(arg.partition("=")[0] == "--scale" for arg in args)
+    return ["apex-dqfd", *([] if has_scale else ["--scale", "small"]), *args]
 
 
 def measure_all(config: Config, seconds: float) -> dict[str, Any]:
-    """Every figure, by the name of its measurement."""
+    """Return all results by the name of the measurement."""
     from lookfurther.training.throughput import ThroughputBenchmark
 
     bench = ThroughputBenchmark(config, seconds)
@@ -76,54 +77,42 @@ def measure_all(config: Config, seconds: float) -> dict[str, Any]:
         flush=True,
     )
 
-    def note(name: str, *given: float) -> None:
-        figures[name] = getattr(bench, name)(*given)
-        print(
-            f"{name}: " + ", ".join(f"{k} {v:,.2f}" for k, v in figures[name].items()), flush=True
-        )
+    def measure(name: str, *args: float) -> None:
+        figures[name] = getattr(bench, name)(*args)
+        values = ", ".join(f"{k} {v:,.2f}" for k, v in figures[name].items())
+        print(f"{name}: {values}", flush=True)
 
     with closing(bench):
         for name in ("environments", "actor", "learner", "replay"):
-            note(name)
-        note("together", figures["actor"]["steps"], figures["learner"]["updates"])
-    note("first_update")  # in a process of its own, which needs the memory
-    note("memory")
+            measure(name)
+        measure("together", figures["actor"]["steps"], figures["learner"]["updates"])
+    measure("first_update")  # in a subprocess, which needs the memory
+    measure("memory")
     return figures
 
 
 def format_bench_table(figures: dict[str, Any]) -> str:
-    """The figures as people read them, with ratios and what limits."""
-    bare, acting = figures["environments"]["steps"], figures["actor"]["steps"]
-    alone, both = figures["learner"]["updates"], figures["together"]
+    """Format the results as a table with ratios and the bottleneck."""
+    env_steps, actor_steps = figures["environments"]["steps"], figures["actor"]["steps"]
+    updates, both, replay = figures["learner"]["updates"], figures["together"], figures["replay"]
+    actor_share = f"{actor_steps / env_steps:.0%} of the environments alone"
+    acting, learning = both["steps"] / actor_steps, both["updates"] / updates
+    first_update = f"{figures['first_update']['seconds']:.1f} s"
     rows = [
-        ("environments alone", f"{bare:,.0f} steps/s", ""),
-        ("actor", f"{acting:,.0f} steps/s", f"{acting / bare:.0%} of the environments alone"),
-        ("learner", f"{alone:,.1f} updates/s", ""),
-        (
-            "together, acting",
-            f"{both['steps']:,.0f} steps/s",
-            f"{both['steps'] / acting:.0%} of alone",
-        ),
-        (
-            "together, learning",
-            f"{both['updates']:,.1f} updates/s",
-            f"{both['updates'] / alone:.0%} of alone",
-        ),
-        (
-            "replay",
-            f"{figures['replay']['items']:,.0f} items/s",
-            "sampled and given new priorities",
-        ),
-        ("memory of a step", f"{figures['replay']['bytes_per_step']:,.0f} bytes", ""),
-        (
-            "first update",
-            f"{figures['first_update']['seconds']:.1f} s",
-            "from the start, cold caches",
-        ),
-        *(("most memory", f"{size:.1f} GiB", where) for where, size in figures["memory"].items()),
+        ("environments alone", f"{env_steps:,.0f} steps/s", ""),
+        ("actor", f"{actor_steps:,.0f} steps/s", actor_share),
+        ("learner", f"{updates:,.1f} updates/s", ""),
+        ("together, acting", f"{both['steps']:,.0f} steps/s", f"{acting:.0%} of alone"),
+        ("together, learning", f"{both['updates']:,.1f} updates/s", f"{learning:.0%} of alone"),
+        ("replay", f"{replay['items']:,.0f} items/s", "sampled and reprioritized"),
+        ("memory per step", f"{replay['bytes_per_step']:,.0f} bytes", ""),
+        ("first update", first_update, "after the start, cold caches"),
+        *(("peak memory", f"{size:.1f} GiB", where) for where, size in figures["memory"].items()),
     ]
-    waits = both["wait_environments"], both["wait_learner"]
-    limit = "the environments" if waits[0] > waits[1] else "the learner"
-    lines = [f"{name:20}{value:>20}  {note}".rstrip() for name, value, note in rows]
-    said = f"{waits[0]:.0%} of the time waits for environments, {waits[1]:.0%} for the learner"
-    return "\n".join([*lines, f"what limits: {limit} ({said})"])
+    wait_envs, wait_learner = both["wait_environments"], both["wait_learner"]
+    bottleneck = "the environments" if wait_envs > wait_learner else "the learner"
+    waits = f"{wait_envs:.0%} of the time waiting for environments"
+    return (
+        f"{format_table((), rows, '<><')}\n"
+        f"bottleneck: {bottleneck} ({waits}, {wait_learner:.0%} for the learner)"
+    )

@@ -13,14 +13,14 @@ from lookfurther.cli.parsing import parse_options
 
 @dataclass(frozen=True)
 class CheckpointOptions:
-    """Let a run in progress save a checkpoint after its current step."""
+    """Save a checkpoint of a run in progress after its current step."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = tyro.MISSING
     """run folder in which another process trains"""
 
 
 def run(args: list[str]) -> int:
-    """Send the request and print which process received it."""
+    """Send the request and print the id of the process that received it."""
     options = parse_options(CheckpointOptions, CheckpointOptions(), args, "lookfurther checkpoint")
     from lookfurther.training.run_process import request_checkpoint
 

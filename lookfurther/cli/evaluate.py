@@ -13,6 +13,7 @@ import tyro
 
 from lookfurther.cli.parsing import check_writable, parse_options
 from lookfurther.config import EnvConfig
+from lookfurther.envs.naming import is_atari
 from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.evaluation.paper_scores import START_TITLES, StartType
 from lookfurther.system.printable import make_printable
@@ -28,7 +29,7 @@ RANDOM_PLAY = "random"
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """Play whole episodes with the best weights of a run, and keep the scores in its folder."""
+    """Play whole episodes with the best weights of a run and store the scores in its folder."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = tyro.MISSING
     """run folder, or the word random for random play of --env"""
@@ -37,25 +38,27 @@ class EvaluateOptions:
     episodes: int = 200
     """episodes to play"""
     epsilon: float = 0.001
-    """share of random actions"""
+    """probability of a random action"""
     starts: StartType = "noop"
-    """noop: up to 30 no-op frames; human: moments of demonstrations, Atari alone"""
+    """noop: up to 30 no-op frames; human: states from demonstrations, Atari only"""
     demos: tuple[str, ...] = ()
-    """demonstration sets, of human starts and of the expert's curve; none: the run's own"""
+    """demonstration sets for human starts and the expert's curve; empty: those of the run"""
     sticky: float | None = None
     """probability that the emulator repeats the last action; None: as in training"""
-    lanes: int = 20
-    """environments played in parallel"""
+    device: str = "auto"
+    """device of the network: auto, cpu, cuda or cuda:N; auto takes a GPU if there is one"""
+    lanes: int | None = None
+    """environments played in parallel; None: 20, on a GPU one for each episode, at most 256"""
     seed: int = 1_000_000
-    """of starts and random actions; the same gives the same scores"""
+    """seed of starts and random actions; the same seed gives the same scores"""
     json: Path | None = None
     """also write conditions, statistics and every score to this file"""
     modules: tuple[str, ...] = ()
-    """modules to import first: those that register the environment or hold its wrappers"""
+    """modules to import first: they register the environment or define its wrappers"""
 
 
 def run(args: list[str]) -> int:
-    """Evaluate, print the statistics, and say where they are."""
+    """Evaluate, and print the statistics and the folder."""
     options = parse_options(EvaluateOptions, EvaluateOptions(), args, "lookfurther evaluate")
     _validate_options(options)
     if options.json:
@@ -74,10 +77,13 @@ def run(args: list[str]) -> int:
 
 
 def _validate_options(options: EvaluateOptions) -> None:
-    """Refuse what cannot be played."""
-    for holds, rule in (
+    """Raise a ConfigError for the first invalid option."""
+    for is_valid, message in (
         (options.episodes > 0, f"--episodes must be at least 1, not {options.episodes}"),
-        (options.lanes > 0, f"--lanes must be at least 1, not {options.lanes}"),
+        (
+            options.lanes is None or options.lanes > 0,
+            f"--lanes must be at least 1, not {options.lanes}",
+        ),
         (0 <= options.epsilon <= 1, f"--epsilon must be 0 ... 1, not {options.epsilon:g}"),
         (
             0 <= (options.sticky or 0) < 1,
@@ -86,25 +92,25 @@ def _validate_options(options: EvaluateOptions) -> None:
         (0 <= options.seed < 2**31, f"--seed must be 0 ... 2^31 - 1, not {options.seed}"),
         (
             (options.run == RANDOM_PLAY) == bool(options.env),
-            "--env ENV belongs to random play: lookfurther evaluate random --env ENV",
+            "--env ENV is only for random play: lookfurther evaluate random --env ENV",
         ),
         (
             options.run != RANDOM_PLAY or (options.starts == "noop" and not options.demos),
-            "random play is from no-op starts: leave --starts and --demos out",
+            "random play uses no-op starts: remove --starts and --demos",
         ),
     ):
-        if not holds:
-            raise ConfigError(rule)
+        if not is_valid:
+            raise ConfigError(message)
 
 
 def _evaluate_random(options: EvaluateOptions) -> Evaluation:
-    """Random play in the paper's environment."""
+    """Evaluate random play with the paper's environment settings."""
     from lookfurther.evaluation.evaluate import evaluate_random, evaluation_env_config
 
-    environment = evaluation_env_config(EnvConfig(), _sticky_prob(options, options.env, 0.0))
+    env_config = evaluation_env_config(EnvConfig(), _sticky_prob(options, options.env, 0.0))
     return evaluate_random(
         options.env,
-        environment,
+        env_config,
         episodes=options.episodes,
         lanes=options.lanes,
         seed=options.seed,
@@ -113,15 +119,16 @@ def _evaluate_random(options: EvaluateOptions) -> Evaluation:
 
 
 def _evaluate_agent(options: EvaluateOptions) -> Evaluation:
-    """Play of a run's agent."""
+    """Evaluate the agent of a run."""
     from lookfurther.agent import Agent
     from lookfurther.evaluation.evaluate import run_evaluation
     from lookfurther.evaluation.results import EvaluationConditions
     from lookfurther.training import checkpoint, hardware
 
-    if checkpoint.is_checkpoint(Path(options.run)):
-        raise ConfigError(f"{options.run} is a checkpoint: give the run folder it lies in")
-    agent = Agent.load(options.run, device=hardware.resolve_device("auto"), modules=options.modules)
+    if (Path(options.run) / checkpoint.MANIFEST_FILE).exists():
+        raise ConfigError(f"{options.run} is a checkpoint: give the run folder that contains it")
+    device = hardware.resolve_device(options.device, setting="device")
+    agent = Agent.load(options.run, device=device, modules=options.modules)
     env = agent.config.env
     conditions = EvaluationConditions(
         env=env,
@@ -131,8 +138,8 @@ def _evaluate_agent(options: EvaluateOptions) -> Evaluation:
         step=agent.step,
         seed=options.seed,
     )
-    if options.starts == "human" and not _is_atari(env):
-        raise ConfigError(f"human starts are for Atari games, {env} is none: leave --starts out")
+    if options.starts == "human" and not is_atari(env):
+        raise ConfigError(f"--starts human needs an Atari game; {env} is not one")
     return run_evaluation(
         agent,
         conditions,
@@ -144,73 +151,71 @@ def _evaluate_agent(options: EvaluateOptions) -> Evaluation:
 
 
 def _open_demos(options: EvaluateOptions, agent: Agent) -> list[DemoSet]:
-    """The sets that are named, or the run's; without the latter no-op starts do well enough."""
+    """Open the sets of --demos, or those of the run; no-op starts do not need the latter."""
     from lookfurther.demos import catalog
 
-    held = []
+    demo_sets = []
     for name in options.demos or agent.config.demos:
         try:
-            held.append(catalog.open_set(name))
+            demo_sets.append(catalog.open_set(name))
         except DemonstrationError as error:
             if options.demos or options.starts == "human":
                 raise
-            print(f"no expert's curve: {error}", file=sys.stderr)
+            print(f"no expert curve: {error}", file=sys.stderr)
             continue
-        theirs = held[-1].description.spec.env
-        if theirs != agent.spec.env:
-            raise DemonstrationError(f"{name} shows {theirs}, the agent plays {agent.spec.env}")
-    return held
+        demo_env = demo_sets[-1].description.spec.env
+        if demo_env != agent.spec.env:
+            raise DemonstrationError(
+                f"{name} contains {demo_env}, but the agent plays {agent.spec.env}"
+            )
+    return demo_sets
 
 
 def _sticky_prob(options: EvaluateOptions, env: str, run_value: float) -> float:
-    """The probability asked for, else the run's own."""
-    if options.sticky and not _is_atari(env):
-        raise ConfigError(f"--sticky is for Atari games, {env} is none")
+    """Return the probability from --sticky, or that of the run."""
+    if options.sticky and not is_atari(env):
+        raise ConfigError(f"--sticky needs an Atari game; {env} is not one")
     sticky = run_value if options.sticky is None else options.sticky
-    return sticky if _is_atari(env) else 0.0
-
-
-def _is_atari(env: str) -> bool:
-    from lookfurther.envs.factory import find_env_spec
-
-    return find_env_spec(env).namespace == "ALE"
+    return sticky if is_atari(env) else 0.0
 
 
 def _episode_counter(episodes: int) -> Callable[[EpisodeResult], None]:
-    """Counts episodes as they end: each on a terminal, every tenth part of them elsewhere."""
-    ended = 0
+    """Return a callback that prints progress: each episode on a terminal, otherwise every 10 %."""
+    finished = 0
 
-    def tell(_: EpisodeResult) -> None:
-        nonlocal ended
-        ended += 1
+    def on_episode(_: EpisodeResult) -> None:
+        nonlocal finished
+        finished += 1
         if sys.stderr.isatty():
-            print(f"\r{ended} of {episodes} episodes", end="", file=sys.stderr, flush=True)
-            print(end="\n" if ended == episodes else "", file=sys.stderr)
-        elif 10 * ended // episodes > 10 * (ended - 1) // episodes:
-            print(f"{ended} of {episodes} episodes", file=sys.stderr, flush=True)
+            print(f"\r{finished} of {episodes} episodes", end="", file=sys.stderr, flush=True)
+            print(end="\n" if finished == episodes else "", file=sys.stderr)
+        elif 10 * finished // episodes > 10 * (finished - 1) // episodes:
+            print(f"{finished} of {episodes} episodes", file=sys.stderr, flush=True)
 
-    return tell
+    return on_episode
 
 
 def format_evaluation_summary(evaluation: Evaluation) -> str:
-    """The statistics as people read them."""
-    facts, conditions = evaluation.summary(), evaluation.conditions
-    how = [START_TITLES[conditions.starts], f"ε {conditions.epsilon:g}"]
-    how += [f"sticky {conditions.sticky:g}"] if conditions.sticky else []
-    how += [f"step {conditions.step:,}"] if conditions.step else []
-    lines = [f"{make_printable(conditions.env)}: {facts['episodes']} episodes, {', '.join(how)}"]
+    """Format the statistics for the terminal."""
+    summary, conditions = evaluation.summary(), evaluation.conditions
+    details = [START_TITLES[conditions.starts], f"ε {conditions.epsilon:g}"]
+    details += [f"sticky {conditions.sticky:g}"] if conditions.sticky else []
+    details += [f"step {conditions.step:,}"] if conditions.step else []
+    lines = [
+        f"{make_printable(conditions.env)}: {summary['episodes']} episodes, {', '.join(details)}"
+    ]
     for name in ("mean", "median", "iqm"):
-        value, low, high = facts[name].values()
+        value, low, high = summary[name].values()
         lines.append(f"  {name:20}{value:>12,.1f}   95% {low:,.1f} to {high:,.1f}")
-    lines.append(f"  {'best':20}{facts['best']:>12,.1f}")
+    lines.append(f"  {'best':20}{summary['best']:>12,.1f}")
     for name, unit in (("expert", ""), ("human_normalised", " %"), ("expert_relative", " %")):
-        if facts[name] is not None:
-            lines.append(f"  {name.replace('_', '-'):20}{facts[name]:>12,.1f}{unit}")
+        if summary[name] is not None:
+            lines.append(f"  {name.replace('_', '-'):20}{summary[name]:>12,.1f}{unit}")
     return "\n".join(lines)
 
 
 def _write_json(path: Path, evaluation: Evaluation) -> None:
-    """Conditions, statistics and episodes as JSON."""
+    """Write conditions, statistics and episodes as JSON."""
     from lookfurther.evaluation import results
     from lookfurther.system.files import write_text
 

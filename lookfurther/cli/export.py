@@ -13,16 +13,16 @@ from lookfurther.cli.parsing import parse_options
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Weights, configuration and a model card of a run, in a folder that Agent.load takes."""
+    """Write weights, configuration and model card of a run to a folder for Agent.load."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = tyro.MISSING
-    """run folder: its best checkpoint, else its newest; or one checkpoint"""
+    """run folder (its best checkpoint, otherwise its newest) or one checkpoint"""
     out: Path = tyro.MISSING
     """new folder"""
 
 
 def run(args: list[str]) -> int:
-    """Write the export and say where it is."""
+    """Write the export and print its folder."""
     options = parse_options(ExportOptions, ExportOptions(), args, "lookfurther export")
     from lookfurther.report.model_card import export_run
 

@@ -7,63 +7,51 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from importlib import import_module
 
-from lookfurther.errors import ConfigError, LookFurtherError
+from lookfurther.cli.dispatch import Command, CommandGroup
+from lookfurther.errors import LookFurtherError
 
-# name: (what may follow it, what it does); each is `run` of its module in lookfurther.cli.
-COMMANDS = {
-    "train": ("PRESET --env ENV [--demos SET ...]", "train an agent"),
-    "evaluate": ("RUN [--starts noop | human]", "play whole episodes and keep the scores"),
-    "report": ("RUN ... [--out DIR]", "a page of tables and figures from runs"),
-    "video": ("RUN [--out FILE] [--watch]", "an agent beside the expert, as a film or live"),
-    "checkpoint": ("RUN", "let a run in progress save a checkpoint now"),
-    "suite": ("FILE.toml | NAME [--out DIR]", "environments x presets x seeds, one after another"),
-    "export": ("RUN --out DIR", "weights, configuration and a model card"),
-    "record": ("ENV [--name SET]", "play in the browser and keep the episodes"),
-    "bench": ("[PRESET] [--json FILE]", "measure what this machine does in a second"),
-    "demos": ("list | show | import | verify | ...", "demonstrations: get them, look at them"),
-    "presets": ("", "the presets and scales, with their place in the paper"),
-}
-
-
-def format_usage() -> str:
-    """The page that --help prints."""
-    lines = [f"  {f'{name} {rest}':43}{what}" for name, (rest, what) in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: lookfurther COMMAND ...",
-            "",
-            "Learning to act from a handful of demonstrations plus reward (Ape-X DQfD).",
-            "",
-            "commands:",
-            *lines,
-            "",
-            "lookfurther COMMAND --help lists every setting of a command.",
-        ]
-    )
+COMMANDS = CommandGroup(
+    "lookfurther",
+    "Learning to act from a handful of demonstrations plus reward (Ape-X DQfD).",
+    "lookfurther.cli",
+    {
+        "train": Command("PRESET --env ENV [--demos SET ...]", "train an agent", "train"),
+        "evaluate": Command(
+            "RUN [--starts noop | human]", "play whole episodes and store the scores", "evaluate"
+        ),
+        "report": Command("RUN ... [--out DIR]", "write a page of tables and figures", "report"),
+        "video": Command("RUN [--out FILE] [--watch]", "show an agent next to the expert", "video"),
+        "checkpoint": Command("RUN", "save a checkpoint of a run in progress", "checkpoint"),
+        "suite": Command(
+            "FILE.toml | NAME [--out DIR]", "train environments x presets x seeds", "suite"
+        ),
+        "export": Command("RUN --out DIR", "write weights, configuration and model card", "export"),
+        "record": Command("ENV [--name SET]", "record demonstrations in the browser", "record"),
+        "bench": Command("[PRESET] [--json FILE]", "measure the speed of this machine", "bench"),
+        "demos": Command(
+            "list | show | import | verify | ...", "get, inspect and verify demonstrations", "demos"
+        ),
+        "presets": Command("", "list presets and scales", "presets"),
+    },
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point: the exit code, with one line on stderr where something is wrong."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help"):
-        print(format_usage())
-        return 0 if words else 2
-    if words[0] == "--version":
+    """Entry point: return the exit code; an error prints one line to stderr."""
+    args = list(sys.argv[1:] if arguments is None else arguments)
+    if args[:1] == ["--version"]:
         from lookfurther import __version__
 
         print(__version__)
         return 0
     _exit_on_signals()
     try:
-        if words[0] not in COMMANDS:
-            raise ConfigError(f"unknown command {words[0]!r}: choose one of {', '.join(COMMANDS)}")
-        return import_module(f"lookfurther.cli.{words[0]}").run(words[1:])
+        return COMMANDS.run(args)
     except LookFurtherError as error:
         print(f"lookfurther: {error}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:  # the reader, such as head, has seen enough
+    except BrokenPipeError:  # the reader, such as head, closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -72,10 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _exit_on_signals() -> None:
-    """Let signals unwind as an exit does, so that processes and files of ours end with us."""
+    """Turn signals into SystemExit, so that subprocesses and files are closed."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves SIGHUP
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                 signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 

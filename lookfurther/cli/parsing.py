@@ -1,4 +1,4 @@
-"""Words of a command line into dataclasses, with errors of one line."""
+"""Parses command lines into dataclasses, with one-line errors."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ T = TypeVar("T")
 
 
 def parse_options(options_type: type[T], default: T, args: list[str], prog: str) -> T:
-    """Options into a dataclass; what does not fit becomes a ConfigError of one line."""
+    """Parse options into a dataclass, or raise a one-line ConfigError."""
     check_renamed(args)
-    said = io.StringIO()
+    stderr = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(stderr):
             return tyro.cli(options_type, default=default, args=args, prog=prog)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise ConfigError(summarize_tyro_error(said.getvalue())) from None
+        raise ConfigError(summarize_tyro_error(stderr.getvalue())) from None
 
 
 def check_renamed(args: list[str]) -> None:
@@ -39,7 +39,7 @@ def check_renamed(args: list[str]) -> None:
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Refuse a file that cannot be written before the work for it is done, not after."""
+    """Raise a ConfigError if the file cannot be written, before the work starts."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
@@ -50,10 +50,11 @@ def check_writable(option: str, path: Path) -> None:
 
 
 def summarize_tyro_error(box: str) -> str:
-    """The message and the suggested options of tyro's boxed error."""
+    """Return the message and the suggested options of tyro's boxed error."""
     lines = [line.strip("│╭╮╰╯─ \t") for line in box.splitlines()[1:-1]]
     text = " ".join(line for line in lines if line.strip("-"))
     message = re.split(r" Perhaps you meant| Argument helptext| For full helptext", text)[0]
-    meant = re.findall(r"(--[\w.-]+)", text.partition("Perhaps you meant")[2])
-    meant = [m for m in dict.fromkeys(meant) if m != "--help"][:3]
-    return message.rstrip(". ") + (f": did you mean {' or '.join(meant)}?" if meant else "")
+    suggestions = re.findall(r"(--[\w.-]+)", text.partition("Perhaps you meant")[2])
+    suggestions = [name for name in dict.fromkeys(suggestions) if name != "--help"][:3]
+    hint = f": did you mean {' or '.join(suggestions)}?" if suggestions else ""
+    return message.rstrip(". ") + hint

@@ -9,7 +9,7 @@ from lookfurther.presets import PRESETS, SCALES
 def run(args: list[str]) -> int:
     """Print the presets and scales with the settings they change."""
     if args:
-        raise ConfigError(f"presets takes no options, not {args[0]!r}")
+        raise ConfigError(f"presets has no options: remove {args[0]!r}")
     for title, table in (("presets", PRESETS), ("scales, --scale", SCALES)):
         print(f"{title}:")
         for name, (place, overrides) in table.items():

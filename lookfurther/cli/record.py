@@ -23,31 +23,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RecordOptions:
-    """Play an environment in the browser and keep the episodes as demonstrations."""
+    """Play an environment in the browser and save the episodes as demonstrations."""
 
     env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")] = tyro.MISSING
     """environment id, such as ALE/MontezumaRevenge-v5"""
     name: str = ""
-    """set the episodes join; empty: recorded/ and the environment's name"""
+    """demonstration set for the episodes; empty: recorded/ and the environment's name"""
     host: str = "127.0.0.1"
-    """address to serve the page at; others than this machine's let others play"""
+    """address of the page; any but this machine's lets other machines connect"""
     port: int = 0
-    """port to serve it at; 0: any that is free"""
+    """port of the page; 0: any free port"""
     seed: int = 0
-    """of the set's first episode; each has the next one"""
+    """seed of the first episode of the set; each later episode adds one"""
     keys: tuple[str, ...] = ()
     """ACTION=KEY pairs, such as forward=up 5=space; not for Atari"""
     real_time: bool = False
-    """do not wait for a key before each step; Atari never does"""
+    """do not wait for a key before each step; Atari never waits"""
     idle: int = 0
-    """action of a real-time step without a key; not for Atari"""
+    """action of a real-time step if no key is held; not for Atari"""
     open: bool = False
     """open the page in the browser"""
     environment: EnvConfig = field(default_factory=EnvConfig)
 
 
 def run(args: list[str]) -> int:
-    """Serve the page until it is stopped."""
+    """Serve the page until Ctrl-C."""
     options = parse_options(RecordOptions, RecordOptions(), args, "lookfurther record")
     name = catalog.growing_set_id(options.name or default_set_name(options.env))
     validate(replace(Config(), env=options.env, demos=(name,), environment=options.environment))
@@ -60,7 +60,7 @@ def run(args: list[str]) -> int:
 
     def announce(address: str) -> None:
         print(f"play {options.env} at {address}")
-        print(f"episodes join the set {name}; Ctrl-C ends", flush=True)
+        print(f"episodes are added to the set {name}; press Ctrl-C to stop", flush=True)
         if options.open:
             webbrowser.open(address)
 
@@ -71,24 +71,24 @@ def run(args: list[str]) -> int:
 
 @contextlib.contextmanager
 def open_recorder(options: RecordOptions, name: str) -> Iterator[RecordingSession]:
-    """What the options ask for, put together."""
+    """Open the recording session for the options."""
     from lookfurther.recorder.dataset import RecordedDataset, recorder_dir
     from lookfurther.recorder.games import make_game
     from lookfurther.recorder.journal import Journal
     from lookfurther.recorder.session import RecordingSession
 
-    environment = options.environment
+    env_config = options.environment
     with (
         contextlib.closing(Journal(recorder_dir(name) / "unfinished.jsonl")) as journal,
         contextlib.closing(
-            make_game(options.env, environment, options.keys, options.real_time, options.idle)
+            make_game(options.env, env_config, options.keys, options.real_time, options.idle)
         ) as game,
     ):
-        shelf = RecordedDataset(name, game.spec, environment)
-        yield RecordingSession(game, environment, shelf, journal, options.seed)
+        shelf = RecordedDataset(name, game.spec, env_config)
+        yield RecordingSession(game, env_config, shelf, journal, options.seed)
 
 
 def default_set_name(env: str) -> str:
-    """recorded/MontezumaRevenge-v0 for ALE/MontezumaRevenge-v5."""
+    """Return recorded/MontezumaRevenge-v0 for ALE/MontezumaRevenge-v5."""
     last = re.split(r"[/:]", env)[-1]
     return f"recorded/{re.sub(r'-v[0-9]+$', '', last)}-v0"

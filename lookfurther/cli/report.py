@@ -13,16 +13,16 @@ from lookfurther.errors import ConfigError
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """One page of tables and figures from run folders, with PNG and CSV files beside it."""
+    """Write one page of tables and figures from run folders, with PNG and CSV files."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """run folders, or folders that hold them"""
+    """run folders, or folders that contain them"""
     out: Path = Path("report")
     """folder for the page and its files"""
 
 
 def run(args: list[str]) -> int:
-    """Write the report and say where it is."""
+    """Write the report and print its path."""
     options = parse_options(ReportOptions, ReportOptions(()), args, "lookfurther report")
     if not options.runs:
         raise ConfigError("report needs a run folder, or a folder of them: lookfurther report runs")

@@ -29,31 +29,31 @@ STATE_STYLES = {
     "failed": "red",
     "stopped": "yellow",
 }
-RESERVED_LINES = 8  # lines of a terminal that are not the table's rows
+RESERVED_LINES = 8  # terminal lines outside the table's rows
 
 
 @dataclass(frozen=True)
 class SuiteOptions:
-    """Train environments x presets x seeds from one file, skipping what is done already."""
+    """Train environments x presets x seeds from one file; skip runs that are done."""
 
     suite: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE|NAME")] = tyro.MISSING
-    """a TOML file, or one of the package's: paper, ablation"""
+    """a TOML file, or a suite of the package: paper, ablation"""
     out: Path = Path()
-    """folder of the run folders; empty: runs/ and the suite's name"""
+    """folder for the run folders; empty: runs/ and the name of the suite"""
     modules: tuple[str, ...] = ()
-    """modules the suite may name: those that register its environments or hold their wrappers"""
+    """modules that the suite may use: they register environments or define wrappers"""
 
 
 def run(args: list[str]) -> int:
-    """Train what is not done; the exit code is 1 where any run is not at its end."""
+    """Train the runs that are not done; return 1 unless all are done at the end."""
     options = parse_options(SuiteOptions, SuiteOptions(), args, "lookfurther suite")
     from lookfurther.evaluation import suite
 
     name, data = suite.read_suite(options.suite)
     out = options.out if options.out != Path() else Path("runs") / name
     jobs = suite.build_jobs(data, out, options.modules)
-    with open_status_board(jobs) as show:
-        suite.run_jobs(jobs, show.update)
+    with open_status_board(jobs) as board:
+        suite.run_jobs(jobs, board.update)
     for job in jobs:
         if job.state == "failed":
             print(f"failed: {job.folder}: {make_printable(job.failure, MAX_MESSAGE_LENGTH)}")
@@ -62,14 +62,14 @@ def run(args: list[str]) -> int:
 
 
 def format_counts(jobs: Sequence[SuiteJob]) -> str:
-    """How the runs stand: 3 done, 1 failed."""
+    """Return the number of runs in each state: 3 done, 1 failed."""
     counts = Counter(job.state for job in jobs)
     return ", ".join(f"{counts[state]} {state}" for state in STATE_STYLES if counts[state])
 
 
 @contextlib.contextmanager
 def open_status_board(jobs: Sequence[SuiteJob]) -> Iterator[StatusBoard]:
-    """A live table on a terminal, plain lines elsewhere."""
+    """Show a live table on a terminal, otherwise print plain lines."""
     from rich.console import Console
 
     console = Console()
@@ -80,20 +80,20 @@ def open_status_board(jobs: Sequence[SuiteJob]) -> Iterator[StatusBoard]:
     from rich.live import Live
 
     with Live(console=console, auto_refresh=False) as live:
-        show = StatusBoard(jobs, console, live)
-        live.update(show.render_table(jobs[0]), refresh=True)
-        yield show
+        board = StatusBoard(jobs, console, live)
+        live.update(board.render_table(jobs[0]), refresh=True)
+        yield board
 
 
 class StatusBoard:
-    """How a suite stands."""
+    """Shows the state of the runs of a suite."""
 
     def __init__(self, jobs: Sequence[SuiteJob], console: Console, live: Live | None) -> None:
         self._jobs, self._console, self._live = jobs, console, live
         self._printed_states = {id(job): job.state for job in jobs}
 
     def update(self, job: SuiteJob) -> None:
-        """A run has gone on."""
+        """Show the new state of a run."""
         if self._live is not None:
             self._live.update(self.render_table(job), refresh=True)
         elif self._printed_states[id(job)] != job.state:
@@ -110,7 +110,7 @@ class StatusBoard:
             print(make_printable(line, MAX_MESSAGE_LENGTH), flush=True)
 
     def render_table(self, job: SuiteJob) -> Table:
-        """The runs around the one at work, as many as the terminal has lines for."""
+        """Return a table of the runs around the current one that fits the terminal."""
         from rich.table import Table
         from rich.text import Text
 
@@ -128,14 +128,14 @@ class StatusBoard:
 
 
 def visible_jobs(jobs: Sequence[SuiteJob], centre: int, row_count: int) -> Sequence[SuiteJob]:
-    """So many runs, with the centre among them."""
+    """Return `row_count` runs around the one at index `centre`."""
     row_count = max(1, row_count)
     start = min(max(0, centre - row_count // 2), max(0, len(jobs) - row_count))
     return jobs[start : start + row_count]
 
 
 def format_row(job: SuiteJob) -> tuple[str, ...]:
-    """A run as a row of the table."""
+    """Return the cells of a run in the table."""
     config, row = job.config, job.newest_row
     score, minutes = (get_metric(row, key) for key in ("return_mean", "minutes"))
     return (

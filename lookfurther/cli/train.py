@@ -25,13 +25,13 @@ class TrainOptions:
 
     config: Annotated[Config, tyro.conf.arg(name="")]
     resume: bool = False
-    """go on from the newest valid checkpoint of the run folder"""
+    """continue from the newest valid checkpoint of the run folder"""
     init: Path | None = None
     """start with the weights of a run, a checkpoint, an export or a safetensors file"""
 
 
 def run(args: list[str]) -> int:
-    """Train, draw the curve, and say how it went."""
+    """Train, draw the learning curve and print a summary."""
     name, scale, rest = split_preset(args)
     options = parse_options(
         TrainOptions, TrainOptions(preset(name, scale)), rest, f"lookfurther train {name}"
@@ -46,13 +46,13 @@ def run(args: list[str]) -> int:
     plot_learning_curve(folder / "metrics.jsonl", folder / "curve.png")
     print_line(f"{format_training_summary(summary)}\nrun folder: {folder}")
     if summary.stop_reason != "done":
-        how = "more --run.minutes" if summary.stop_reason == "time" else "the same command"
-        print_line(f"stopped ({summary.stop_reason}): go on with {how} and --resume")
+        change = "more --run.minutes" if summary.stop_reason == "time" else "the same command"
+        print_line(f"stopped ({summary.stop_reason}): continue with {change} and --resume")
     return 0
 
 
 def format_training_summary(summary: Summary) -> str:
-    """How it went, in a line."""
+    """Format the summary as one line."""
     from lookfurther.training.console import format_score
 
     returns = {
@@ -68,14 +68,13 @@ def format_training_summary(summary: Summary) -> str:
 
 
 def split_preset(args: list[str]) -> tuple[str, str, list[str]]:
-    """(preset, scale, the remaining words): these two decide every other setting's default."""
+    """Return (preset, scale, other arguments); the first two determine all defaults."""
     args = list(args)
     scale = "paper"
-    for i, word in enumerate(args):
-        if word == "--scale" or word.startswith("--scale="):
-            value = word.partition("=")[2] or (args[i + 1] if i + 1 < len(args) else "")
-            scale = value
-            del args[i : i + (1 if "=" in word else 2)]
+    for i, arg in enumerate(args):
+        if arg == "--scale" or arg.startswith("--scale="):
+            scale = arg.partition("=")[2] or (args[i + 1] if i + 1 < len(args) else "")
+            del args[i : i + (1 if "=" in arg else 2)]
             break
     if args and not args[0].startswith("-"):
         return args[0], scale, args[1:]

@@ -1,8 +1,8 @@
-"""How sure a result is: aggregates over tasks and runs, with stratified bootstrap intervals.
+"""Aggregates over tasks and runs, with stratified bootstrap confidence intervals.
 
 After Agarwal et al. (2021), "Deep reinforcement learning at the edge of the statistical
-precipice". Strata are one array for each task, whose last axis is that task's runs (or, for a
-single evaluation, its episodes); axes before it are kept, so that resamples need no loop.
+precipice". Strata are one array for each task. Its last axis holds that task's runs (or, for a
+single evaluation, its episodes); axes before it are batch axes, so that resamples need no loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BOOTSTRAP_RESAMPLES = 2000
 
 
 class IntervalEstimate(NamedTuple):
-    """A value and its interval; the ends are NaN where a single run says nothing of others."""
+    """A value and its confidence interval; NaN to NaN if no task has two runs."""
 
     value: float
     low: float
@@ -63,7 +63,7 @@ def probability_of_improvement(ours: Strata, theirs: Strata) -> np.ndarray:
 def stratified_bootstrap(
     strata: Strata, resamples: int = BOOTSTRAP_RESAMPLES, seed: int = 0
 ) -> list[np.ndarray]:
-    """Stratified bootstrap [repeats, runs]: each task's runs drawn anew from its own."""
+    """Resampled runs [resamples, runs] of each task, drawn with replacement from that task."""
     random = np.random.default_rng(seed)
     return [task[random.integers(len(task), size=(resamples, len(task)))] for task in strata]
 
@@ -74,7 +74,7 @@ def confidence_interval(
     level: float = CONFIDENCE_LEVEL,
     resamples: int = BOOTSTRAP_RESAMPLES,
 ) -> np.ndarray:
-    """Percentile interval [2, ...] of a statistic; NaN where no task has two runs."""
+    """Percentile interval [2, ...] of a statistic; NaN if no task has two runs."""
     if max(len(task) for task in strata) < 2:
         return np.full((2, *np.shape(statistic(strata))), np.nan)
     tails = [(1 - level) / 2, (1 + level) / 2]
@@ -88,34 +88,34 @@ def mean_confidence_band(
     runs = len(curves)
     if runs < 2:
         return np.full((2, curves.shape[1]), np.nan)
-    drawn = np.random.default_rng(0).multinomial(runs, np.full(runs, 1 / runs), size=resamples)
-    return np.quantile(drawn / runs @ curves, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    counts = np.random.default_rng(0).multinomial(runs, np.full(runs, 1 / runs), size=resamples)
+    return np.quantile(counts / runs @ curves, [(1 - level) / 2, (1 + level) / 2], axis=0)
 
 
 def estimate_with_interval(strata: Strata, statistic: Statistic) -> IntervalEstimate:
-    """A statistic with its interval."""
+    """A statistic with its confidence interval."""
     low, high = confidence_interval(strata, statistic)
     return IntervalEstimate(float(statistic(strata)), float(low), float(high))
 
 
 def estimate_improvement(ours: Strata, theirs: Strata) -> IntervalEstimate:
-    """The probability of improvement with its interval, both sides resampled."""
+    """The probability of improvement with its confidence interval, both sides resampled."""
 
-    def both(strata: Strata) -> np.ndarray:
+    def statistic(strata: Strata) -> np.ndarray:
         return probability_of_improvement(strata[: len(ours)], strata[len(ours) :])
 
-    return estimate_with_interval([*ours, *theirs], both)
+    return estimate_with_interval([*ours, *theirs], statistic)
 
 
 def human_normalised_score(score: float, random: float, human: float) -> float:
-    """Table 2, in percent: 0 is random play, 100 the average human."""
+    """The score of Table 2 in percent: 0 is random play, 100 the average human."""
     return 100 * (score - random) / (human - random)
 
 
 def relative_score(score: float, player: float, random: float) -> float:
-    """How far above a player, in percent of that player's lead over random play; 0 is as good.
+    """The lead over a player, in percent of that player's lead over random play; 0 is equal.
 
-    With the average human it is the paper's human-relative score, with the best expert episode
-    the expert-relative one.
+    For the average human this is the paper's human-relative score, for the best expert episode
+    its expert-relative score.
     """
     return 100 * (score - player) / (player - random)

@@ -1,4 +1,4 @@
-"""How good an agent is, over whole episodes from no-op starts or human starts (Sec. C)."""
+"""Evaluate an agent over whole episodes from no-op starts or human starts (App. C)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import gymnasium
 import numpy as np
+import torch
 
 from lookfurther.agent import Agent
 from lookfurther.config import EnvConfig
@@ -31,15 +32,24 @@ from lookfurther.evaluation.results import (
     EvaluationConditions,
     ReturnCurve,
 )
-from lookfurther.rollout import EpisodeResult, epsilon_greedy_policy, play_episodes, uniform_policy
-from lookfurther.training import hardware
+from lookfurther.networks import DuelingNetwork
+from lookfurther.rollout import (
+    EpisodeResult,
+    GraphedPolicy,
+    Policy,
+    epsilon_greedy_policy,
+    play_episodes,
+    uniform_policy,
+)
+from lookfurther.system.processes import count_cores
 
 DEFAULT_EPISODES = 200
-DEFAULT_LANES = 20
-DEFAULT_SEED = 1_000_000  # far from those of training
-MAX_EPISODE_FRAMES = 108_000  # frames: half an hour
+CPU_LANES = 20
+MAX_GPU_LANES = 256
+DEFAULT_SEED = 1_000_000  # far from the seeds of training
+MAX_EPISODE_FRAMES = 108_000  # half an hour
 NOOP_MAX = 30
-HUMAN_START_COUNT = 100  # moments drawn from demonstrations
+HUMAN_START_COUNT = 100  # states drawn from demonstrations
 
 EpisodeCallback = Callable[[EpisodeResult], None]
 
@@ -49,15 +59,15 @@ def evaluate(
     episodes: int = DEFAULT_EPISODES,
     *,
     epsilon: float = DEFAULT_EPSILON,
-    lanes: int = DEFAULT_LANES,
+    lanes: int | None = None,
     seed: int = DEFAULT_SEED,
     env: Callable[[], gymnasium.Env] | None = None,
 ) -> list[EpisodeResult]:
     """Play `episodes` from no-op starts at a small epsilon; the same seed gives the same scores."""
-    settings = evaluation_env_config(agent.config.environment)
-    envs = make_noop_envs(env or agent.config.env, settings, min(lanes, episodes), seed)
-    with closing(envs):
-        return play_episodes(epsilon_greedy_policy(agent.network, epsilon, seed), envs, episodes)
+    env_config = evaluation_env_config(agent.config.environment)
+    lanes = count_lanes(episodes, lanes, agent.device)
+    with closing(make_noop_envs(env or agent.config.env, env_config, lanes, seed)) as envs:
+        return play_episodes(make_policy(agent, lanes, epsilon, seed), envs, episodes)
 
 
 def run_evaluation(
@@ -66,30 +76,24 @@ def run_evaluation(
     demos: Sequence[DemoSet] = (),
     *,
     episodes: int = DEFAULT_EPISODES,
-    lanes: int = DEFAULT_LANES,
+    lanes: int | None = None,
     on_episode: EpisodeCallback = lambda _: None,
 ) -> Evaluation:
-    """Play under the conditions; `demos` give human starts, or the expert's curve to no-op ones."""
-    settings, seed = (
-        evaluation_env_config(agent.config.environment, conditions.sticky),
-        conditions.seed,
-    )
-    lanes = min(lanes, episodes)
+    """Play under `conditions`. `demos` provide human starts, or the expert's curve for no-ops."""
+    env, seed = conditions.env, conditions.seed
+    env_config = evaluation_env_config(agent.config.environment, conditions.sticky)
+    lanes = count_lanes(episodes, lanes, agent.device)
     if conditions.starts == "human":
-        starts = draw_human_starts(conditions.env, demos, settings, seed)
-        settings = replace(settings, processes=hardware.count_cores(), frame_stack=agent.spec.stack)
-        envs: Envs = make_human_start_envs(conditions.env, starts, settings, lanes, seed)
+        starts = draw_human_starts(env, demos, env_config, seed)
+        human_config = replace(env_config, processes=count_cores(), frame_stack=agent.spec.stack)
+        envs: Envs = make_human_start_envs(env, starts, human_config, lanes, seed)
     else:
-        envs = make_noop_envs(conditions.env, settings, lanes, seed)
+        envs = make_noop_envs(env, env_config, lanes, seed)
     with closing(envs):
-        played = play_episodes(
-            epsilon_greedy_policy(agent.network, conditions.epsilon, seed),
-            envs,
-            episodes,
-            on_episode,
-        )
-    expert = demos if conditions.starts == "noop" else ()  # it has played from the beginning
-    return _make_evaluation(conditions, played, settings.action_repeat, expert)
+        policy = make_policy(agent, lanes, conditions.epsilon, seed)
+        results = play_episodes(policy, envs, episodes, on_episode)
+    expert = demos if conditions.starts == "noop" else ()  # an expert plays from the beginning
+    return _make_evaluation(conditions, results, env_config.action_repeat, expert)
 
 
 def evaluate_random(
@@ -97,25 +101,40 @@ def evaluate_random(
     env_config: EnvConfig,
     *,
     episodes: int = DEFAULT_EPISODES,
-    lanes: int = DEFAULT_LANES,
+    lanes: int | None = None,
     seed: int = DEFAULT_SEED,
     on_episode: EpisodeCallback = lambda _: None,
 ) -> Evaluation:
     """Random play from no-op starts, to check environments against published scores."""
     conditions = EvaluationConditions(env, sticky=env_config.sticky_prob, epsilon=1.0, seed=seed)
-    with closing(make_noop_envs(env, env_config, min(lanes, episodes), seed)) as envs:
-        played = play_episodes(uniform_policy(envs.spec.actions, seed), envs, episodes, on_episode)
-    return _make_evaluation(conditions, played, env_config.action_repeat, ())
+    lanes = count_lanes(episodes, lanes, torch.device("cpu"))
+    with closing(make_noop_envs(env, env_config, lanes, seed)) as envs:
+        policy = uniform_policy(envs.spec.actions, seed)
+        results = play_episodes(policy, envs, episodes, on_episode)
+    return _make_evaluation(conditions, results, env_config.action_repeat, ())
+
+
+def count_lanes(episodes: int, lanes: int | None, device: torch.device) -> int:
+    """At most one lane per episode. By default a GPU gets just that, for large batches."""
+    if lanes is None:
+        lanes = MAX_GPU_LANES if device.type == "cuda" else CPU_LANES
+    return min(lanes, episodes)
+
+
+def make_policy(agent: Agent, lanes: int, epsilon: float, seed: int) -> Policy:
+    """The agent's epsilon-greedy policy; on a GPU as a CUDA graph, except for user networks."""
+    if agent.device.type == "cuda" and isinstance(agent.network, DuelingNetwork):
+        return GraphedPolicy(agent.network, agent.spec, lanes, epsilon, seed)
+    return epsilon_greedy_policy(agent.network, epsilon, seed)
 
 
 def evaluation_env_config(env_config: EnvConfig, sticky: float | None = None) -> EnvConfig:
-    """A run's settings as evaluation has them, with its own sticky actions unless told."""
-    sticky = env_config.sticky_prob if sticky is None else sticky
+    """A run's settings changed for evaluation; `sticky` replaces its sticky actions if given."""
     return replace(
         env_config,
         processes=0,
         noop_max=NOOP_MAX,
-        sticky_prob=sticky,
+        sticky_prob=env_config.sticky_prob if sticky is None else sticky,
         max_episode_length=MAX_EPISODE_FRAMES,
         episode_length_unit="frames",
     )
@@ -124,8 +143,8 @@ def evaluation_env_config(env_config: EnvConfig, sticky: float | None = None) ->
 def make_noop_envs(
     env: str | Callable[[], gymnasium.Env], env_config: EnvConfig, lanes: int, seed: int
 ) -> Envs:
-    """Lanes from no-op starts."""
-    return make_envs(env, env_config, lanes, seed, env_config.threads or hardware.count_cores())
+    """Lanes whose episodes begin with no-op starts."""
+    return make_envs(env, env_config, lanes, seed, env_config.threads or count_cores())
 
 
 def draw_human_starts(
@@ -135,67 +154,69 @@ def draw_human_starts(
     seed: int,
     count: int = HUMAN_START_COUNT,
 ) -> list[HumanStart]:
-    """Moments drawn uniformly from all the time of the demonstrations, by replaying their tapes.
+    """States drawn uniformly from all steps of the demonstrations, by replaying their input logs.
 
-    They lie between steps, and before the cap of an episode.
+    They are at the start of a step and before the maximum episode length.
     """
-    held = [
-        (tape, each.description.origin.sticky) for each in demos for tape in _input_logs(env, each)
+    logs = [
+        (log, demo_set.description.origin.sticky)
+        for demo_set in demos
+        for log in _input_logs(env, demo_set)
     ]
-    if not held:
+    if not logs:
         raise DemonstrationError(f"human starts of {env} need demonstrations: give --demos SET")
-    repeat, cap = env_config.action_repeat, max_episode_frames(env_config)
-    check_restorable(env, repeat)
-    moments = [_step_start_frames(playback.truncate_log(tape, cap), repeat) for tape, _ in held]
-    random, before = np.random.default_rng(seed), np.cumsum([0, *map(len, moments)])
-    total = int(before[-1])
-    drawn = random.choice(total, min(count, total), replace=False)
-    wanted: dict[int, list[int]] = defaultdict(list)
-    for place in np.sort(drawn).tolist():
-        which = int(np.searchsorted(before, place, side="right")) - 1
-        wanted[which].append(moments[which][place - int(before[which])])
+    action_repeat, max_frames = env_config.action_repeat, max_episode_frames(env_config)
+    check_restorable(env, action_repeat)
+    step_starts = [
+        _step_start_frames(playback.truncate_log(log, max_frames), action_repeat) for log, _ in logs
+    ]
+    offsets = np.cumsum([0, *map(len, step_starts)])
+    total = int(offsets[-1])
+    drawn = np.random.default_rng(seed).choice(total, min(count, total), replace=False)
+    frames_by_log: dict[int, list[int]] = defaultdict(list)
+    for index in np.sort(drawn).tolist():
+        log_index = int(np.searchsorted(offsets, index, side="right")) - 1
+        frames_by_log[log_index].append(step_starts[log_index][index - int(offsets[log_index])])
     starts = []
-    for which, frames in wanted.items():
-        tape, sticky = held[which]
-        starts += _collect_starts(tape, playback.make_emulator(tape, env, repeat, sticky), frames)
+    for log_index, frames in frames_by_log.items():
+        log, sticky = logs[log_index]
+        emulator = playback.make_emulator(log, env, action_repeat, sticky)
+        starts += _collect_starts(log, emulator, frames)
     return starts
 
 
-def _step_start_frames(tape: InputLog, action_repeat: int) -> list[int]:
-    """The frames after which the steps of a tape begin, but for a last one that is cut short."""
-    whole = (len(tape.frame_actions) + -tape.phase % action_repeat) // action_repeat
-    return playback.step_ends(tape, action_repeat)[:whole].tolist()
+def _step_start_frames(log: InputLog, action_repeat: int) -> list[int]:
+    """The frame numbers at which the complete steps of an input log begin."""
+    complete_steps = (len(log.frame_actions) + -log.phase % action_repeat) // action_repeat
+    return playback.step_ends(log, action_repeat)[:complete_steps].tolist()
 
 
-def _input_logs(env: str, held: DemoSet) -> list[InputLog]:
-    """The tapes of a set, which must be of this game."""
-    name, theirs = held.name, held.description.spec.env
-    if theirs != env:
-        raise DemonstrationError(f"{name} shows {theirs}, the agent plays {env}")
-    found = [episode.input_log for episode in held.episodes if episode.input_log is not None]
-    if any(tape.variant != DEFAULT_VARIANT for tape in found):
+def _input_logs(env: str, demo_set: DemoSet) -> list[InputLog]:
+    """The input logs of a set, which must be of this game."""
+    name, set_env = demo_set.name, demo_set.description.spec.env
+    if set_env != env:
+        raise DemonstrationError(f"{name} shows {set_env}, the agent plays {env}")
+    logs = [episode.input_log for episode in demo_set.episodes if episode.input_log is not None]
+    if any(log.variant != DEFAULT_VARIANT for log in logs):
         raise DemonstrationError(
             f"{name} was played in another mode or difficulty of the game than the agent plays"
         )
-    if not found:
+    if not logs:
         raise DemonstrationError(
-            f"{name} has no tapes to replay, so no human starts: record or import it anew"
+            f"{name} has no input logs to replay, so no human starts: record or import it again"
         )
-    return found
+    return logs
 
 
-def _collect_starts(tape: InputLog, emulator: Emulator, frames: Sequence[int]) -> list[HumanStart]:
-    """The moments of a tape after so many frames each."""
-    due = set(frames)
-    starts = [HumanStart(emulator.clone_state(), 0)] if 0 in due else []
-    for _ in playback.play_log(tape, emulator):
-        if emulator.frame_number in due and not emulator.is_over:
-            starts.append(
-                HumanStart(
-                    emulator.clone_state(), int(tape.frame_actions[emulator.frame_number - 1])
-                )
-            )
-        if emulator.frame_number >= max(due):
+def _collect_starts(log: InputLog, emulator: Emulator, frames: Sequence[int]) -> list[HumanStart]:
+    """Replay an input log and clone the state at the given frame numbers."""
+    wanted = set(frames)
+    starts = [HumanStart(emulator.clone_state(), 0)] if 0 in wanted else []
+    for _ in playback.play_log(log, emulator):
+        number = emulator.frame_number
+        if number in wanted and not emulator.is_over:
+            starts.append(HumanStart(emulator.clone_state(), int(log.frame_actions[number - 1])))
+        if number >= max(wanted):
             break
     return starts
 
@@ -206,15 +227,15 @@ def _make_evaluation(
     action_repeat: int,
     demos: Sequence[DemoSet],
 ) -> Evaluation:
-    """What was played, with the best episodes over time."""
+    """Scores and lengths of the episodes, and the return curves of the best."""
     action_repeat = action_repeat if is_atari(conditions.env) else 1
-    top = max(results, key=lambda episode: episode.score)
-    curves = {"agent": ReturnCurve.from_rewards(np.asarray(top.rewards), action_repeat)}
-    if episodes := [episode for held in demos for episode in held.episodes]:
+    best = max(results, key=lambda result: result.score)
+    curves = {"agent": ReturnCurve.from_rewards(np.asarray(best.rewards), action_repeat)}
+    if episodes := [episode for demo_set in demos for episode in demo_set.episodes]:
         expert = episodes[best_episode_index(episodes)]
         curves["expert"] = ReturnCurve.from_rewards(
             expert.rewards, action_repeat, expert.input_log.phase if expert.input_log else 0
         )
-    scores = np.array([episode.score for episode in results])
-    steps = np.array([episode.steps for episode in results], np.int64)
+    scores = np.array([result.score for result in results])
+    steps = np.array([result.steps for result in results], np.int64)
     return Evaluation(conditions, scores, steps, curves)

@@ -1,4 +1,4 @@
-"""The paper's scores as data: Tables 3 to 5 as printed, and what scores are measured against."""
+"""The paper's scores: Tables 3 to 5 as printed, and the reference scores of each game."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from lookfurther.envs.naming import game_of
 
-StartType = Literal["noop", "human"]  # no-op starts and human starts, the paper's two regimes
+StartType = Literal["noop", "human"]  # the paper's two kinds of starts
 
 START_TITLES: dict[StartType, str] = {"noop": "no-op starts", "human": "human starts"}
 PAPER_AGENTS = {
@@ -23,7 +23,7 @@ PAPER_PLAYERS = {"random": "Random", "human": "Avg. Human", "expert": "Expert"}
 
 
 class ReferenceScores(NamedTuple):
-    """What a score of one game is measured against."""
+    """The scores that a score of one game is compared with."""
 
     random: float
     human: float
@@ -40,7 +40,7 @@ class DemonstrationStatistics(NamedTuple):
 
 
 class PaperCorrection(NamedTuple):
-    """A place where the printed numbers do not agree with one another."""
+    """A place where the paper's numbers contradict each other."""
 
     location: str
     printed: str
@@ -51,15 +51,15 @@ class PaperCorrection(NamedTuple):
 PAPER_CORRECTIONS = (
     PaperCorrection(
         "Table 3, Random",
-        "beside no-op scores",
-        "used for human starts; no-op scores take the standard no-op random scores",
-        "only so does Table 3 give Table 2: the column is that of human starts",
+        "next to no-op scores",
+        "used for human starts; no-op scores use the standard no-op random scores",
+        "Table 2 follows from Table 3 only with this: the column belongs to human starts",
     ),
     PaperCorrection(
         "Video Pinball, Random",
         "20,452 (human starts), 16,256.9 (no-op starts)",
         "0 in both",
-        "only so does Table 3 give Table 2; 20,452 is more than the average human's 17,668",
+        "Table 2 follows from Table 3 only with this; 20,452 exceeds the average human's 17,668",
     ),
     PaperCorrection("Table 1, Ape-X DQN against Avg. Human", "31", "35", "counted in Table 3"),
     PaperCorrection("Table 1, DQfD against Ape-X DQfD", "11", "3", "counted in Table 3"),
@@ -68,7 +68,7 @@ PAPER_CORRECTIONS = (
         "Private Eye, Expert",
         "72,800 in Table 3, 74,456 in Table 5",
         "72,800",
-        "Table 3's is the one that Tables 1 and 3 compare with",
+        "Tables 1 and 3 compare with the value of Table 3",
     ),
 )
 
@@ -80,13 +80,13 @@ def _read_table(name: str) -> list[dict[str, str]]:
 
 @cache
 def game_titles() -> dict[str, str]:
-    """The paper's 42 games in its order, as ROM name and title."""
+    """The paper's 42 games in its order: ROM name to title."""
     return {row["rom"]: row["game"] for row in _read_table("noop_starts.csv")}
 
 
 @cache
 def printed_scores(starts: StartType) -> dict[str, dict[str, float]]:
-    """Table 3 or 4 as printed: game to AGENTS and PLAYERS to score, empty cells left out."""
+    """Table 3 or 4 as printed: game to agent or player to score, without empty cells."""
     columns = (*PAPER_AGENTS, *PAPER_PLAYERS)
     return {
         row["rom"]: {name: float(row[name]) for name in columns if row[name]}
@@ -96,7 +96,7 @@ def printed_scores(starts: StartType) -> dict[str, dict[str, float]]:
 
 @cache
 def paper_demonstrations() -> dict[str, DemonstrationStatistics]:
-    """Table 5: game to what the expert played there."""
+    """Table 5: game to the expert's episodes."""
     return {
         row["rom"]: DemonstrationStatistics(
             float(row["least"]), float(row["most"]), int(row["transitions"]), int(row["episodes"])
@@ -107,10 +107,10 @@ def paper_demonstrations() -> dict[str, DemonstrationStatistics]:
 
 @cache
 def reference_table(starts: StartType) -> dict[str, ReferenceScores]:
-    """Random, human and expert scores with the CORRECTIONS: 57 games, of human starts the 42."""
+    """Corrected random, human and expert scores: of 57 games, of 42 for human starts."""
     table = printed_scores(starts)
     if starts == "noop":
-        found = {
+        scores = {
             row["rom"]: ReferenceScores(
                 float(row["random"]), float(row["human"]), table.get(row["rom"], {}).get("expert")
             )
@@ -118,12 +118,12 @@ def reference_table(starts: StartType) -> dict[str, ReferenceScores]:
         }
     else:
         random = {game: row["random"] for game, row in printed_scores("noop").items()}
-        found = {
+        scores = {
             game: ReferenceScores(random[game], row["human"], None) for game, row in table.items()
         }
-    return found | {"video_pinball": found["video_pinball"]._replace(random=0.0)}
+    return scores | {"video_pinball": scores["video_pinball"]._replace(random=0.0)}
 
 
 def reference_scores(env: str, starts: StartType) -> ReferenceScores | None:
-    """What scores of an environment are measured against; None where no table knows it."""
+    """The reference scores of an environment; None if no table has them."""
     return reference_table(starts).get(game_of(env))

@@ -1,10 +1,10 @@
-"""What evaluations leave in a run folder, for the command that plays them and for the report.
+"""The files of an evaluation in a run folder, written by `evaluate` and read by `report`.
 
-evaluation/NAME/         NAME is noop or human, with -sticky-0.25 and such where not the default
-    episodes.csv         episode,score,steps: one line for each episode played
-    best_returns.csv     player,frame,return: cumulative return of the best episodes, of the
-                         agent and, where there are demonstrations, of the expert
-    summary.json         the conditions and the statistics; written last, so it vouches for both
+evaluation/NAME/         NAME is noop or human, with -sticky-0.25 and the like if not the default
+    episodes.csv         episode,score,steps: one line for each episode
+    best_returns.csv     player,frame,return: cumulative return of the best episode of the agent
+                         and, if there are demonstrations, of the expert
+    summary.json         conditions and statistics; written last: without it, nothing is complete
 """
 
 from __future__ import annotations
@@ -52,11 +52,10 @@ class EvaluationConditions:
 
     @property
     def folder_name(self) -> str:
-        """The folder of such an evaluation: two that may not be mixed differ in it."""
+        """The folder of the evaluation; evaluations that may not be mixed have different ones."""
         sticky = f"-sticky-{self.sticky:g}" if self.sticky else ""
-        return f"{self.starts}{sticky}" + (
-            f"-epsilon-{self.epsilon:g}" if self.epsilon != DEFAULT_EPSILON else ""
-        )
+        epsilon = f"-epsilon-{self.epsilon:g}" if self.epsilon != DEFAULT_EPSILON else ""
+        return f"{self.starts}{sticky}{epsilon}"
 
 
 @dataclass(frozen=True)
@@ -70,9 +69,9 @@ class ReturnCurve:
     def from_rewards(
         cls, rewards: np.ndarray, action_repeat: int = 1, phase: int = 0
     ) -> ReturnCurve:
-        """The trace of rewards that came every `repeat` frames: start, changes and end.
+        """The curve of rewards, one for every `action_repeat` frames: start, changes and end.
 
-        The first came after `phase` frames, where that is not 0.
+        If `phase` is not 0, the first reward follows after `phase` frames.
         """
         returns = np.concatenate([[0.0], np.cumsum(np.asarray(rewards, np.float64))])
         kept = np.flatnonzero(np.concatenate([[True], np.diff(returns) != 0]))
@@ -87,75 +86,75 @@ class Evaluation:
 
     conditions: EvaluationConditions
     scores: np.ndarray  # [episodes] float64
-    steps: np.ndarray  # [episodes] int64: agent steps of each
-    best_curves: dict[str, ReturnCurve] = field(default_factory=dict)  # of PLAYERS
+    steps: np.ndarray  # [episodes] int64: agent steps
+    best_curves: dict[str, ReturnCurve] = field(default_factory=dict)  # keys: CURVE_PLAYERS
 
     def summary(self) -> dict[str, Any]:
         """Mean, median and IQM with their intervals over episodes, and the relative scores."""
-        known = reference_scores(self.conditions.env, self.conditions.starts)
-        mean, expert, human, ahead = float(self.scores.mean()), self.expert_score(), None, None
-        if known:
-            human = aggregates.human_normalised_score(mean, known.random, known.human)
-        if known and expert is not None and expert > known.random:
-            ahead = aggregates.relative_score(mean, expert, known.random)
+        references = reference_scores(self.conditions.env, self.conditions.starts)
+        mean, expert = float(self.scores.mean()), self.expert_score()
+        human_normalised = expert_relative = None
+        if references:
+            random, human, _ = references
+            human_normalised = aggregates.human_normalised_score(mean, random, human)
+            if expert is not None and expert > random:
+                expert_relative = aggregates.relative_score(mean, expert, random)
         return {
             "episodes": len(self.scores),
             **{
-                name: aggregates.estimate_with_interval([self.scores], kind)._asdict()
-                for name, kind in SUMMARY_STATISTICS
+                name: aggregates.estimate_with_interval([self.scores], statistic)._asdict()
+                for name, statistic in SUMMARY_STATISTICS
             },
             "best": float(self.scores.max()),
             "steps": float(self.steps.mean()),
             "expert": expert,
-            "human_normalised": human,
-            "expert_relative": ahead,
+            "human_normalised": human_normalised,
+            "expert_relative": expert_relative,
         }
 
     def expert_score(self) -> float | None:
-        """The score of the run's own best demonstration, else that of the paper's expert.
+        """The score of the run's best demonstration, else that of the paper's expert.
 
-        Human starts have none: an expert's score counts from the beginning of the game.
+        None for human starts: an expert's score counts from the beginning of the game.
         """
         if self.conditions.starts == "human":
             return None
         if "expert" in self.best_curves:
             return float(self.best_curves["expert"].returns[-1])
-        known = reference_scores(self.conditions.env, "noop")
-        return known.expert if known else None
+        references = reference_scores(self.conditions.env, "noop")
+        return references.expert if references else None
 
 
 def write_evaluation(run: Path, evaluation: Evaluation) -> Path:
-    """Leave an evaluation in a run folder, in the place of an older one of its name."""
+    """Write an evaluation to a run folder; replace an older one of the same name."""
     folder = run / EVALUATION_FOLDER / evaluation.conditions.folder_name
     summary = folder / "summary.json"
     folder.mkdir(parents=True, exist_ok=True)
     summary.unlink(missing_ok=True)
-    scored = zip(evaluation.scores.tolist(), evaluation.steps.tolist(), strict=True)
-    _write_csv(
-        folder / "episodes.csv", EPISODE_COLUMNS, [(i, *pair) for i, pair in enumerate(scored)]
-    )
+    pairs = zip(evaluation.scores.tolist(), evaluation.steps.tolist(), strict=True)
+    episodes = [(i, *pair) for i, pair in enumerate(pairs)]
+    _write_csv(folder / "episodes.csv", EPISODE_COLUMNS, episodes)
     points = [
         (player, frame, value)
-        for player, trace in evaluation.best_curves.items()
-        for frame, value in zip(trace.frames.tolist(), trace.returns.tolist(), strict=True)
+        for player, curve in evaluation.best_curves.items()
+        for frame, value in zip(curve.frames.tolist(), curve.returns.tolist(), strict=True)
     ]
     _write_csv(folder / "best_returns.csv", RETURN_COLUMNS, points)
-    write_text(
-        summary, json.dumps(evaluation_to_dict(evaluation), indent=2, allow_nan=False) + "\n"
-    )
+    text = json.dumps(evaluation_to_dict(evaluation), indent=2, allow_nan=False)
+    write_text(summary, text + "\n")
     return folder
 
 
 def evaluation_to_dict(evaluation: Evaluation) -> dict[str, Any]:
-    """Conditions and statistics as JSON can hold them: what is not finite as null."""
-    all_of_it = dataclasses.asdict(evaluation.conditions) | evaluation.summary()
-    return {key: _to_json_value(value) for key, value in all_of_it.items()}
+    """Conditions and statistics for JSON; values that are not finite become null."""
+    values = dataclasses.asdict(evaluation.conditions) | evaluation.summary()
+    return {key: _to_json_value(value) for key, value in values.items()}
 
 
 def read_evaluations(run: Path) -> dict[str, Evaluation]:
-    """The evaluations of a run folder by name; one without its summary was not finished."""
-    found = sorted((run / EVALUATION_FOLDER).glob("*/summary.json"))
-    return {path.parent.name: _read_evaluation(path.parent) for path in found}
+    """The evaluations of a run folder by name, without unfinished ones."""
+    summaries = sorted((run / EVALUATION_FOLDER).glob("*/summary.json"))
+    return {path.parent.name: _read_evaluation(path.parent) for path in summaries}
 
 
 def _read_evaluation(folder: Path) -> Evaluation:
@@ -164,38 +163,38 @@ def _read_evaluation(folder: Path) -> Evaluation:
         folder / "episodes.csv", EPISODE_COLUMNS, (_parse_count, _parse_float, _parse_count)
     )
     if not episodes:
-        raise LookFurtherError(f"{folder / 'episodes.csv'} holds no episode: evaluate the run anew")
+        raise LookFurtherError(
+            f"{folder / 'episodes.csv'} holds no episode: evaluate the run again"
+        )
     points = _read_csv(
         folder / "best_returns.csv", RETURN_COLUMNS, (_parse_player, _parse_count, _parse_float)
     )
-    best = {}
+    curves = {}
     for player in CURVE_PLAYERS:
-        if own := [point[1:] for point in points if point[0] == player]:
-            frames, returns = zip(*own, strict=True)
-            best[player] = ReturnCurve(np.array(frames, np.int64), np.array(returns, np.float64))
+        if player_points := [point[1:] for point in points if point[0] == player]:
+            frames, returns = zip(*player_points, strict=True)
+            curves[player] = ReturnCurve(np.array(frames, np.int64), np.array(returns, np.float64))
     _, scores, steps = zip(*episodes, strict=True)
-    return Evaluation(conditions, np.array(scores, np.float64), np.array(steps, np.int64), best)
+    return Evaluation(conditions, np.array(scores, np.float64), np.array(steps, np.int64), curves)
 
 
 def _read_conditions(path: Path) -> EvaluationConditions:
-    """The conditions in a summary, every value checked."""
+    """The conditions of a summary, with every value checked."""
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        summary = json.loads(path.read_text(encoding="utf-8"))
         conditions = EvaluationConditions(
-            env=str(facts["env"]),
-            starts=facts["starts"],
-            sticky=_parse_float(facts["sticky"]),
-            epsilon=_parse_float(facts["epsilon"]),
-            step=_parse_count(facts["step"]),
-            seed=_parse_count(facts["seed"]),
+            env=str(summary["env"]),
+            starts=summary["starts"],
+            sticky=_parse_float(summary["sticky"]),
+            epsilon=_parse_float(summary["epsilon"]),
+            step=_parse_count(summary["step"]),
+            seed=_parse_count(summary["seed"]),
         )
-        if (
-            conditions.starts not in get_args(StartType)
-            or conditions.folder_name != path.parent.name
-        ):
+        is_known = conditions.starts in get_args(StartType)
+        if not is_known or conditions.folder_name != path.parent.name:
             raise ValueError(f"its folder should be called {conditions.folder_name}")
     except (OSError, ArithmeticError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise LookFurtherError(f"{path} cannot be read ({error}): evaluate the run anew") from None
+        raise LookFurtherError(f"{path} cannot be read ({error}): evaluate the run again") from None
     return conditions
 
 
@@ -220,12 +219,10 @@ def _parse_player(text: str) -> str:
 
 
 def _to_json_value(value: Any) -> Any:
-    """A value or a dictionary of them as JSON can hold it."""
-    return (
-        {k: to_json_value(v) for k, v in value.items()}
-        if isinstance(value, dict)
-        else to_json_value(value)
-    )
+    """A value, or a dictionary of values, for JSON."""
+    if isinstance(value, dict):
+        return {key: to_json_value(inner) for key, inner in value.items()}
+    return to_json_value(value)
 
 
 def _write_csv(path: Path, header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
@@ -237,17 +234,17 @@ def _write_csv(path: Path, header: tuple[str, ...], rows: list[tuple[Any, ...]])
 def _read_csv(
     path: Path, header: tuple[str, ...], parsers: tuple[Callable[[str], Any], ...]
 ) -> list[tuple[Any, ...]]:
-    """The rows of a CSV file with exactly this header, each value through its kind."""
+    """The rows of a CSV file with exactly this header, each column through its parser."""
     rows: list[tuple[Any, ...]] = []
     try:
-        for words in csv.reader(path.read_text(encoding="utf-8").splitlines()):
+        for cells in csv.reader(path.read_text(encoding="utf-8").splitlines()):
             if rows:
-                rows.append(tuple(kind(word) for kind, word in zip(parsers, words, strict=True)))
-            elif tuple(words) == header:
+                rows.append(tuple(parse(cell) for parse, cell in zip(parsers, cells, strict=True)))
+            elif tuple(cells) == header:
                 rows.append(header)
             else:
                 raise ValueError(f"its columns should be {','.join(header)}")
     except (OSError, ValueError, csv.Error) as error:
-        at = f"{path}, line {len(rows) + 1}"
-        raise LookFurtherError(f"{at}: {error}; evaluate the run anew") from None
+        location = f"{path}, line {len(rows) + 1}"
+        raise LookFurtherError(f"{location}: {error}; evaluate the run again") from None
     return rows[1:]

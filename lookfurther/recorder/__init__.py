@@ -1,1 +1,1 @@
-"""The recorder: a page in the browser that plays an environment and keeps what was played."""
+"""The recorder: a browser page to play an environment and save the episodes."""

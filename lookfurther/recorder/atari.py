@@ -1,4 +1,4 @@
-"""An Atari game in the hands of a player."""
+"""An Atari game for the recorder."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from lookfurther.recorder.episode_log import (
 from lookfurther.recorder.keys import JOYSTICK_BUTTONS, joystick_action
 from lookfurther.types import TERMINAL, TRUNCATED
 
-RECENT = 2048  # newest steps of which every emulator state is kept (15 kB each)
-SPARSE = 64  # of older steps, every so many: together under 40 MB for an hour
+RECENT_STATES = 2048  # steps whose emulator states are all saved (15 kB each)
+OLD_STATE_PERIOD = 64  # older states: one in 64, under 40 MB per hour
 
 
 class AtariGame:
-    """An Atari game at its own 60 frames a second, with every state of the last minutes kept."""
+    """An Atari game at 60 frames per second, with saved states for rewinding."""
 
     buttons = JOYSTICK_BUTTONS
     fps = 60.0
     is_turn_based = False
-    pixel_aspect = 5 / 3  # of the pixels on a television, near enough
+    pixel_aspect = 5 / 3  # approximately that of a television
     is_rewindable = True
 
     def __init__(self, env: str, env_config: EnvConfig) -> None:
@@ -41,10 +41,8 @@ class AtariGame:
         self.spec = get_spec(env, env_config)
         self.action_repeat = env_config.action_repeat
         self._env, self._sticky_prob = env, env_config.sticky_prob
-        steps = env_config.episode_length_unit == "steps"
-        self._max_frames = env_config.max_episode_length * (
-            env_config.action_repeat if steps else 1
-        )  # frames
+        unit_frames = self.action_repeat if env_config.episode_length_unit == "steps" else 1
+        self._max_frames = env_config.max_episode_length * unit_frames
         self._saved_states: dict[int, bytes] = {}
 
     @property
@@ -77,45 +75,37 @@ class AtariGame:
 
     def save_state(self, step: int) -> None:
         if self._sticky_prob:
-            return  # no state tells which action the emulator would repeat
+            return  # a state does not include the action that the emulator may repeat
         self._saved_states[step] = self._emulator.clone_state()
-        if (step - RECENT) % SPARSE:
-            self._saved_states.pop(step - RECENT, None)
+        if (step - RECENT_STATES) % OLD_STATE_PERIOD:
+            self._saved_states.pop(step - RECENT_STATES, None)
 
     def restore_steps(self, sequence: StepSequence) -> bool:
-        """From the nearest state before the last of the steps, which is played to be seen."""
-        if not sequence.moments:
+        """Restore the nearest saved state before the last step and replay from there."""
+        steps = sequence.steps
+        if not steps:
             self.reset(sequence.seed)
-            return compress_plane(self.get_plane()) == sequence.opening
+            return compress_plane(self.get_plane()) == sequence.first_plane
         before = self._emulator.clone_state()
-        start = len(sequence.moments) - 1
+        start = len(steps) - 1
         while start and start not in self._saved_states:
             start -= 1
         if start:
             self._emulator.restore_state(self._saved_states[start])
         else:
             self._emulator.reset()
-        for number, moment in enumerate(sequence.moments[start:], start):
-            reward = sum(self.step_frame(moment.action) for _ in range(moment.frames))
-            if (
-                RecordedStep(
-                    moment.action,
-                    reward,
-                    moment.frames,
-                    self.end_flag,
-                    compress_plane(self.get_plane()),
-                )
-                != moment
-            ):
+        for number, step in enumerate(steps[start:], start + 1):
+            reward = sum(self.step_frame(step.action) for _ in range(step.frames))
+            plane = compress_plane(self.get_plane())
+            if step != RecordedStep(step.action, reward, step.frames, self.end_flag, plane):
                 self._emulator.restore_state(before)
                 return False
-            self.save_state(number + 1)
+            self.save_state(number)
         return True
 
     def make_input_log(self, sequence: StepSequence) -> InputLog:
-        return InputLog(
-            actions_per_frame(sequence.moments), np.zeros((0, 3), np.int32), sequence.seed
-        )
+        actions = actions_per_frame(sequence.steps)
+        return InputLog(actions, np.zeros((0, 3), np.int32), sequence.seed)
 
     def close(self) -> None:
-        """Nothing is held but memory."""
+        """Do nothing: the game holds only memory."""

@@ -1,4 +1,4 @@
-"""The episodes recorded so far: each replayed before it joins the set, with a picture of it."""
+"""The recorded episodes: each is verified by replay before it is added to the set."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from lookfurther.errors import DemonstrationError
 from lookfurther.types import Spec
 
 AUTHOR = "lookfurther record"
-THUMBNAIL_WIDTH = 160  # pixels of a thumbnail
+THUMBNAIL_WIDTH = 160  # pixels
 
 
 class RecordedDataset:
-    """A set of demonstrations that grows by an episode at a time."""
+    """A demonstration set to which episodes are added one at a time."""
 
     def __init__(self, name: str, spec: Spec, env_config: EnvConfig) -> None:
         self.name = name
@@ -38,48 +38,48 @@ class RecordedDataset:
         return len(self._episodes)
 
     def list_episodes(self) -> list[dict[str, Any]]:
-        """What the page shows of each episode."""
+        """Return what the page shows of each episode."""
         return [self._describe_episode(number) for number in range(len(self))]
 
-    def add(self, episode: Episode, picture: np.ndarray) -> Audit:
-        """Replay an episode, and let it join the set with what the replay found."""
+    def add(self, episode: Episode, screen: np.ndarray) -> Audit:
+        """Verify an episode by replay and add it to the set with the result."""
         draft = self._recorder_dir / "draft.png"
-        draft.write_bytes(make_thumbnail(picture))
+        draft.write_bytes(make_thumbnail(screen))
         audit = verify_episode(episode, self._spec, self._env_config)
-        judged = [replace(episode, audit=audit)]
-        storage.append_episodes(self.name, judged, self._spec, AUTHOR, env_config=self._env_config)
+        audited = [replace(episode, audit=audit)]
+        storage.append_episodes(self.name, audited, self._spec, AUTHOR, env_config=self._env_config)
         self._episodes = self._load_episodes()
         os.replace(draft, self._thumbnail_path(len(self) - 1))
         return audit
 
     def _load_episodes(self) -> tuple[EpisodeMetadata, ...]:
-        """The set's episodes; one that was made in another way cannot be added to."""
-        held = storage.read_description(self.name)
-        ours = make_origin(self._spec, self._env_config)._replace(library="")
-        if (held.spec, held.origin._replace(library="")) != (self._spec, ours):
+        """Read the episodes of the set, which must have been made with the same settings."""
+        description = storage.read_description(self.name)
+        origin = make_origin(self._spec, self._env_config)._replace(library="")
+        if (description.spec, description.origin._replace(library="")) != (self._spec, origin):
             raise DemonstrationError(
-                f"{self.name} holds episodes of {held.spec.env} made with other settings:"
-                " record with those, or choose another --name"
+                f"{self.name} contains episodes of {description.spec.env} made with other settings:"
+                " record with those settings, or choose another --name"
             )
-        return held.episodes
+        return description.episodes
 
     def _describe_episode(self, number: int) -> dict[str, Any]:
-        shown, picture = self._episodes[number], self._thumbnail_path(number)
+        episode, thumbnail = self._episodes[number], self._thumbnail_path(number)
         return {
-            "return": shown.score,
-            "steps": shown.steps,
-            "verified": shown.is_verified,
-            "mismatch": shown.audit.mismatch if shown.audit else "",
-            "picture": png_data_url(picture.read_bytes()) if picture.exists() else "",
+            "return": episode.score,
+            "steps": episode.steps,
+            "verified": episode.is_verified,
+            "mismatch": episode.audit.mismatch if episode.audit else "",
+            "picture": png_data_url(thumbnail.read_bytes()) if thumbnail.exists() else "",
         }
 
     def _thumbnail_path(self, number: int) -> Path:
-        """Where an episode's thumbnail lies; that of a set since deleted has another name."""
+        """Path of a thumbnail; the digest separates it from that of a deleted set."""
         return self._recorder_dir / f"{number}-{self._episodes[number].digests['actions'][:16]}.png"
 
 
 def dataset_path(name: str) -> Path:
-    """Where the files of a set lie, or will lie."""
+    """Return the folder of a set, which may not exist yet."""
     from minari.dataset.minari_dataset import parse_dataset_id
     from minari.storage.datasets_root_dir import get_dataset_path
 
@@ -91,16 +91,16 @@ def dataset_path(name: str) -> Path:
 
 
 def recorder_dir(name: str) -> Path:
-    """Where the recorder keeps what is its own, hidden beside the set."""
+    """Return the recorder's hidden folder next to the set."""
     path = dataset_path(name)
     return path.with_name(f".{path.name}.recorder")
 
 
-def make_thumbnail(picture: np.ndarray) -> bytes:
-    """A small PNG."""
+def make_thumbnail(screen: np.ndarray) -> bytes:
+    """Return a small PNG of the screen."""
     from PIL import Image
 
-    image = Image.fromarray(picture)
+    image = Image.fromarray(screen)
     if image.width > THUMBNAIL_WIDTH:
         image = image.resize((THUMBNAIL_WIDTH, round(image.height * THUMBNAIL_WIDTH / image.width)))
     data = io.BytesIO()
@@ -108,6 +108,6 @@ def make_thumbnail(picture: np.ndarray) -> bytes:
     return data.getvalue()
 
 
-def png_data_url(picture: bytes) -> str:
-    """A PNG for the page to show."""
-    return "data:image/png;base64," + base64.b64encode(picture).decode()
+def png_data_url(png: bytes) -> str:
+    """Return a PNG as a data URL."""
+    return "data:image/png;base64," + base64.b64encode(png).decode()

@@ -1,4 +1,4 @@
-"""What the recorder plays: the face that Atari games and Gymnasium environments share."""
+"""The common interface of Atari games and Gymnasium environments in the recorder."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from lookfurther.types import Spec
 
 
 class PlayableGame(Protocol):
-    """One environment in the hands of a player; an action lasts `repeat` frames."""
+    """An environment that a person plays; an action lasts `action_repeat` frames."""
 
     spec: Spec
     buttons: tuple[Button, ...]
     action_repeat: int
-    fps: float  # frames a second at normal speed
-    is_turn_based: bool  # whether it waits for the player before each step
-    pixel_aspect: float  # width of a pixel over its height
+    fps: float  # frames per second at normal speed
+    is_turn_based: bool  # whether each step waits for a key
+    pixel_aspect: float  # width / height of a pixel
     is_rewindable: bool
 
     @property
@@ -38,35 +38,36 @@ class PlayableGame(Protocol):
         ...
 
     def reset(self, seed: int) -> None:
-        """Open an episode."""
+        """Start an episode."""
         ...
 
     def action_from_buttons(self, held: Set[str]) -> int:
-        """What the buttons held down mean."""
+        """Return the action for the held buttons."""
         ...
 
     def step_frame(self, action: int) -> float:
-        """Play one frame; the reward."""
+        """Play one frame and return its reward."""
         ...
 
     def get_plane(self) -> np.ndarray:
-        """What training sees, [*spec.plane]."""
+        """Return the observation plane of training, [*spec.plane]."""
         ...
 
     def render(self) -> np.ndarray:
-        """What the player sees, [height, width, 3] uint8."""
+        """Return the screen for the player, [height, width, 3] uint8."""
         ...
 
     def save_state(self, step: int) -> None:
-        """Remember how things stand after so many steps."""
+        """Save the state after `step` steps, if the game supports it."""
         ...
 
     def restore_steps(self, sequence: StepSequence) -> bool:
-        """Go to where these steps led; False, with nothing changed, if they lead elsewhere."""
+        """Restore the state after these steps; if they do not replay equally, change nothing
+        and return False."""
         ...
 
     def make_input_log(self, sequence: StepSequence) -> InputLog | None:
-        """What a replay of these steps needs beside them."""
+        """Return the inputs per frame that a replay of these steps needs, if any."""
         ...
 
     def close(self) -> None: ...
@@ -75,9 +76,11 @@ class PlayableGame(Protocol):
 def make_game(
     env: str, env_config: EnvConfig, key_options: Sequence[str], real_time: bool, idle_action: int
 ) -> PlayableGame:
-    """The game of an environment's id."""
+    """Create the game for an environment id."""
     if is_atari(env):
         if key_options:
-            raise ConfigError("--keys is for other environments: Atari has its joystick's keys")
+            raise ConfigError(
+                "--keys does not apply to Atari, which has fixed joystick keys: remove it"
+            )
         return AtariGame(env, env_config)
     return GymGame(env, env_config, key_options, real_time, idle_action)

@@ -1,4 +1,4 @@
-"""A Gymnasium environment in the hands of a player."""
+"""A Gymnasium environment for the recorder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from lookfurther.types import TERMINAL, TRUNCATED
 
 
 class GymGame:
-    """A Gymnasium environment with Discrete actions; a twin of it proves what can be rewound."""
+    """A Gymnasium environment with Discrete actions.
+
+    It rewinds by replaying from the seed in a second environment.
+    """
 
     action_repeat = 1
     pixel_aspect = 1.0
@@ -34,31 +37,31 @@ class GymGame:
         real_time: bool,
         idle_action: int,
     ) -> None:
-        # An exception ends the take at once: a rebuilt environment could not go on with it.
+        # An exception ends the episode: a rebuilt environment could not continue it.
         self._env_factory = EnvFactory(
             spec_with_rendering(env), replace(env_config, max_failures=1)
         )
         self._lane, self._replay_lane = (Lane(self._env_factory, i, 0) for i in range(2))
-        inside = self._lane.ensure_env()
+        env_object = self._lane.ensure_env()
         assert self._lane.spec is not None
         self.spec = self._lane.spec
-        self._action_names = action_names(inside.unwrapped, self.spec.actions)
+        self._action_names = action_names(env_object.unwrapped, self.spec.actions)
         self.buttons = assign_keys(self._action_names, key_options)
         self.is_turn_based = not real_time
-        self.fps = float(inside.metadata.get("render_fps") or 30)
+        self.fps = float(env_object.metadata.get("render_fps") or 30)
         if not 0 <= idle_action < self.spec.actions:
             raise ConfigError(f"--idle {idle_action}: the actions are 0 to {self.spec.actions - 1}")
         self._idle_action = idle_action
         self.end_flag = 0
         self.is_rewindable = self._is_deterministic()
-        self.render()  # what cannot be drawn is refused now
+        self.render()  # raises now if the environment cannot be rendered
 
     def reset(self, seed: int) -> None:
         self._store_result(self._lane.begin_episode(seed=seed))
 
     def action_from_buttons(self, held: Set[str]) -> int:
-        down = [number for number, name in enumerate(self._action_names) if name in held]
-        return down[0] if down else self._idle_action
+        actions = [i for i, name in enumerate(self._action_names) if name in held]
+        return actions[0] if actions else self._idle_action
 
     def step_frame(self, action: int) -> float:
         return self._store_result(self._lane.step(action))
@@ -68,37 +71,37 @@ class GymGame:
 
     def render(self) -> np.ndarray:
         env = self._lane.ensure_env()
-        picture: Any = self._plane.transpose(1, 2, 0) if self._plane.ndim == 3 else self._plane
+        screen: Any = self._plane.transpose(1, 2, 0) if self._plane.ndim == 3 else self._plane
         if env.render_mode == "rgb_array":
             try:
-                picture = env.render()
+                screen = env.render()
             except Exception as error:
-                raise EnvironmentFault(f"{self.spec.env} cannot be shown: {error}") from error
-        picture = np.asarray(picture)
-        if picture.ndim != 3 or picture.shape[2] not in (1, 3) or picture.dtype != np.uint8:
+                raise EnvironmentFault(f"{self.spec.env} cannot be rendered: {error}") from error
+        screen = np.asarray(screen)
+        if screen.ndim != 3 or screen.shape[2] not in (1, 3) or screen.dtype != np.uint8:
             raise EnvironmentFault(
-                f"{self.spec.env} cannot be shown: {picture.dtype} {picture.shape} is not RGB"
+                f"{self.spec.env} cannot be rendered: {screen.dtype} {screen.shape} is not RGB"
             )
-        return np.broadcast_to(picture, (*picture.shape[:2], 3))
+        return np.broadcast_to(screen, (*screen.shape[:2], 3))
 
     def save_state(self, step: int) -> None:
-        """An environment cannot be asked for its state: `seek` plays again from the seed."""
+        """Do nothing: `restore_steps` replays from the seed."""
 
     def restore_steps(self, sequence: StepSequence) -> bool:
-        """Play the steps again in the twin, which takes the place of a lane it equals."""
-        kept = self._lane, self._plane, self.end_flag
+        """Replay the steps in the second lane and swap the two if the replay matches."""
+        before = self._lane, self._plane, self.end_flag
         self._lane, self._replay_lane = self._replay_lane, self._lane
         try:
-            equal = self._replay_matches(sequence)
+            is_equal = self._replay_matches(sequence)
         except EnvironmentFault:
-            equal = False
-        if not equal:
+            is_equal = False
+        if not is_equal:
             self._replay_lane = self._lane
-            self._lane, self._plane, self.end_flag = kept
-        return equal
+            self._lane, self._plane, self.end_flag = before
+        return is_equal
 
     def make_input_log(self, sequence: StepSequence) -> None:
-        return None  # the seed and the actions are all
+        return None  # the seed and the actions are enough
 
     def close(self) -> None:
         self._lane.close()
@@ -106,56 +109,49 @@ class GymGame:
 
     def _store_result(self, step_result: Any) -> float:
         plane, reward, terminal, truncated, *_ = step_result
-        shape = np.broadcast_to(plane, self.spec.plane)
-        self._plane = np.array(shape, self.spec.dtype)
+        self._plane = np.array(np.broadcast_to(plane, self.spec.plane), self.spec.dtype)
         self.end_flag = TERMINAL if terminal else TRUNCATED if truncated else 0
         return reward
 
     def _replay_matches(self, sequence: StepSequence) -> bool:
-        """Whether the script, played from its seed, shows what it says."""
+        """Whether a replay from the seed gives the recorded planes and rewards."""
         self.reset(sequence.seed)
-        if compress_plane(self._plane) != sequence.opening:
+        if compress_plane(self._plane) != sequence.first_plane:
             return False
-        for moment in sequence.moments:
-            if self.end_flag:
-                return False
-            reward = self.step_frame(moment.action)
-            if (
-                RecordedStep(moment.action, reward, 1, self.end_flag, compress_plane(self._plane))
-                != moment
-            ):
-                return False
-        return True
+        return all(
+            not self.end_flag and self._record_step(step.action) == step for step in sequence.steps
+        )
+
+    def _record_step(self, action: int) -> RecordedStep:
+        reward = self.step_frame(action)
+        return RecordedStep(action, reward, 1, self.end_flag, compress_plane(self._plane))
 
     def _is_deterministic(self) -> bool:
-        """Whether a short play is the same when played again: what cannot be is not rewound."""
+        """Whether a short episode replays equally; only then can the game be rewound."""
         self.reset(0)
-        opening, moments = compress_plane(self._plane), []
-        while len(moments) < 20 and not self.end_flag:
-            action = len(moments) % self.spec.actions
-            reward = self.step_frame(action)
-            moments.append(
-                RecordedStep(action, reward, 1, self.end_flag, compress_plane(self._plane))
-            )
-        return self.restore_steps(StepSequence(0, opening, moments))
+        first_plane = compress_plane(self._plane)
+        steps: list[RecordedStep] = []
+        while len(steps) < 20 and not self.end_flag:
+            steps.append(self._record_step(len(steps) % self.spec.actions))
+        return self.restore_steps(StepSequence(0, first_plane, steps))
 
 
 def spec_with_rendering(env: str) -> Any:
-    """The environment's registration, asking for pictures where it can draw them."""
+    """Return the registered spec, with render_mode="rgb_array" if the environment supports it."""
     spec = copy.deepcopy(find_env_spec(env))
-    plain = EnvFactory(spec, EnvConfig()).build_env()
-    modes = plain.metadata.get("render_modes") or []
-    plain.close()
+    env_object = EnvFactory(spec, EnvConfig()).build_env()
+    modes = env_object.metadata.get("render_modes") or []
+    env_object.close()
     if "rgb_array" in modes:
         spec.kwargs["render_mode"] = "rgb_array"
     return spec
 
 
 def action_names(env: Any, count: int) -> tuple[str, ...]:
-    """What an environment calls its actions, or their numbers."""
-    named = getattr(env, "actions", None)
-    if isinstance(named, type) and issubclass(named, enum.Enum) and len(named) == count:
-        return tuple(member.name for member in named)
+    """Return the names of the actions, or their numbers if they have no names."""
+    actions = getattr(env, "actions", None)
+    if isinstance(actions, type) and issubclass(actions, enum.Enum) and len(actions) == count:
+        return tuple(member.name for member in actions)
     meanings: Any = getattr(env, "get_action_meanings", list)
     if len(names := tuple(map(str, meanings()))) == count == len(set(names)):
         return names

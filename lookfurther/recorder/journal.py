@@ -1,4 +1,4 @@
-"""A file that grows by a line of JSON at a time, so that a killed process loses nothing."""
+"""A file of JSON lines, each written at once so that a killed process loses nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lookfurther.errors import DemonstrationError, RunLocked
 
 
 class Journal:
-    """Lines of JSON in one file, held by one process at a time."""
+    """JSON lines in one file, locked by one process at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -26,24 +26,24 @@ class Journal:
         except OSError:
             os.close(self._descriptor)
             raise RunLocked(
-                f"another recorder holds {path}: close it, or record into another set"
+                f"another recorder uses {path}: close it, or record into another set"
             ) from None
 
     def read_lines(self) -> list[dict[str, Any]]:
-        """Every whole line; one that a killed process left unfinished at the end is dropped."""
+        """Return all complete lines; drop an incomplete last line of a killed process."""
         content = self.path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
+        complete = content[: content.rfind(b"\n") + 1]
         try:
-            lines: list[Any] = [json.loads(line) for line in whole.splitlines()]
+            lines: list[Any] = [json.loads(line) for line in complete.splitlines()]
         except (ValueError, RecursionError):
             lines = [None]
         if not all(isinstance(line, dict) for line in lines):
-            raise DemonstrationError(f"{self.path} is not a journal of ours: move it away")
-        os.ftruncate(self._descriptor, len(whole))
+            raise DemonstrationError(f"{self.path} is not a recorder journal: move it away")
+        os.ftruncate(self._descriptor, len(complete))
         return lines
 
     def append(self, line: dict[str, Any]) -> None:
-        """Write a line; where that fails nothing of it stays."""
+        """Write a line; if that fails, remove the part already written."""
         end = os.lseek(self._descriptor, 0, os.SEEK_END)
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         try:
@@ -54,18 +54,18 @@ class Journal:
             raise DemonstrationError(f"{self.path} cannot be written: {error.strerror}") from None
 
     def clear(self) -> None:
-        """Forget every line."""
+        """Delete all lines."""
         os.ftruncate(self._descriptor, 0)
 
     def archive(self) -> Path:
-        """Move the lines to a file of another name, and begin anew."""
+        """Move the lines to a new file and return its path."""
         number = 1
-        while (other := self.path.with_suffix(f".{number}{self.path.suffix}")).exists():
+        while (archived := self.path.with_suffix(f".{number}{self.path.suffix}")).exists():
             number += 1
-        other.write_bytes(self.path.read_bytes())
+        archived.write_bytes(self.path.read_bytes())
         self.clear()
-        return other
+        return archived
 
     def close(self) -> None:
-        """Let another process have the file."""
+        """Close the file and release the lock."""
         os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""Which key does what: the buttons of a game, the keyboard's names for them, and their actions."""
+"""Keyboard keys, buttons and the actions they select."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from lookfurther.errors import ConfigError
 
-# Words for keys, and what KeyboardEvent.code calls them. Letters and digits are words too.
+# Key names and their KeyboardEvent.code.
 KEY_CODES = {
     **{letter: f"Key{letter.upper()}" for letter in "abcdefghijklmnopqrstuvwxyz"},
     **{digit: f"Digit{digit}" for digit in "0123456789"},
@@ -16,12 +16,10 @@ KEY_CODES = {
     "shift": "ShiftLeft",
     "comma": "Comma",
 }
-RESERVED_KEYS = (
-    "p",
-    "r",
-)  # pause and rewind; the page takes ., -, = and Enter, which are no words here
+# Pause and rewind. The page also uses . - = and Enter, which have no name here.
+RESERVED_KEYS = ("p", "r")
 
-# Keys for actions that environments commonly name; the others get digits, then letters.
+# Keys for common action names; other actions get digits, then letters.
 DEFAULT_KEYS = {
     "left": "left",
     "right": "right",
@@ -36,10 +34,10 @@ DEFAULT_KEYS = {
 
 
 class Button(NamedTuple):
-    """One thing the player can hold down."""
+    """A control that the player can hold down."""
 
     name: str
-    key_codes: tuple[str, ...]  # KeyboardEvent.code of the keys that do it
+    key_codes: tuple[str, ...]  # KeyboardEvent.code of its keys
 
 
 JOYSTICK_BUTTONS = (
@@ -52,7 +50,7 @@ JOYSTICK_BUTTONS = (
 
 
 def joystick_action(held: Set[str]) -> str:
-    """ALE's name of a position of the joystick; opposite directions cancel out."""
+    """Return ALE's action name for the held buttons; opposite directions cancel out."""
     vertical = ("up" in held) - ("down" in held)
     sideways = ("right" in held) - ("left" in held)
     name = ("", "UP", "DOWN")[vertical] + ("", "RIGHT", "LEFT")[sideways]
@@ -60,13 +58,13 @@ def joystick_action(held: Set[str]) -> str:
 
 
 def assign_keys(actions: Sequence[str], key_options: Sequence[str]) -> tuple[Button, ...]:
-    """A button for each action: as asked by ACTION=KEY, else by its name, else the next free key.
+    """Assign a key to each action: from ACTION=KEY, else its default key, else the next free key.
 
-    ACTION is the action's number or name.
+    ACTION is the number or name of an action.
     """
-    chosen = dict(_parse_key_option(words, actions) for words in key_options)
+    chosen = dict(_parse_key_option(option, actions) for option in key_options)
     if len(set(chosen.values())) < len(chosen):
-        raise ConfigError(f"--keys {' '.join(key_options)}: one key for two actions")
+        raise ConfigError(f"--keys {' '.join(key_options)}: two actions have the same key")
     for number, name in enumerate(actions):
         key = DEFAULT_KEYS.get(name.lower(), "")
         if number not in chosen and key and key not in chosen.values():
@@ -78,20 +76,20 @@ def assign_keys(actions: Sequence[str], key_options: Sequence[str]) -> tuple[But
             chosen[number] = next(free, "")
     if "" in chosen.values():
         raise ConfigError(
-            f"there are more actions ({len(actions)}) than keys: wrap the environment"
+            f"{len(actions)} actions are more than there are keys: wrap the environment"
         )
     return tuple(Button(name, (KEY_CODES[chosen[i]],)) for i, name in enumerate(actions))
 
 
 def _parse_key_option(option: str, actions: Sequence[str]) -> tuple[int, str]:
-    """(action, key) of a word such as 2=up or forward=up."""
+    """Parse an option such as 2=up or forward=up into (action, key)."""
     name, _, key = option.partition("=")
     key = key.lower()
     if key not in KEY_CODES or key in RESERVED_KEYS:
-        usable = "a letter but p and r, a digit, up, down, left, right, space, shift or comma"
-        raise ConfigError(f"--keys {option}: write ACTION=KEY, where KEY is {usable}")
+        names = "a letter other than p and r, a digit, up, down, left, right, space, shift or comma"
+        raise ConfigError(f"--keys {option}: write ACTION=KEY, where KEY is {names}")
     if name in actions:
         return list(actions).index(name), key
     if name.isascii() and name.isdigit() and int(name) < len(actions):
         return int(name), key
-    raise ConfigError(f"--keys {option}: no such action; there are {', '.join(actions)}")
+    raise ConfigError(f"--keys {option}: no such action; choose from {', '.join(actions)}")

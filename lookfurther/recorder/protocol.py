@@ -1,4 +1,4 @@
-"""What a page may say: short JSON texts, read into one type or refused."""
+"""Messages from the page: short JSON texts, parsed into one type or rejected."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Any, NamedTuple
 
 from lookfurther.errors import LookFurtherError
 
-MAX_MESSAGE_BYTES = 4096  # bytes of a message; the server drops a connection that sends more
+MAX_MESSAGE_BYTES = 4096  # the server closes a connection that sends more
 PLAY_SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0)
-NUMBER_LIMIT = 2**32  # counters wrap before it in no session
-# Words without anything beside them.
+NUMBER_LIMIT = 2**32  # no session counts this far
+# Kinds without further fields.
 SIMPLE_KINDS = ("pause", "resume", "step", "save", "discard")
 
 
 class MessageError(LookFurtherError):
-    """A message that no page of ours sends."""
+    """A message that the recorder page never sends."""
 
 
 class PageMessage(NamedTuple):
-    """One thing a page asks for."""
+    """One message from the page."""
 
-    kind: str  # one of PLAIN, "keys", "rewind", "speed" or "seen"
-    number: int = 0  # of the keys, or of the frame seen
-    held: frozenset[str] = frozenset()  # buttons down
-    on: bool = False  # whether the rewind key is held
+    kind: str  # one of SIMPLE_KINDS, "keys", "rewind", "speed" or "seen"
+    number: int = 0  # of the keys message, or of the displayed frame
+    held_buttons: frozenset[str] = frozenset()
+    is_held: bool = False  # the rewind key
     speed: float = 1.0
-    wait: int = 0  # milliseconds a frame waited for the display to show it
+    wait_ms: int = 0  # time between arrival and display of the frame
 
 
 def parse_message(text: str | None, buttons: frozenset[str]) -> PageMessage:
-    """A page's words as a Message, or a MessageError that says what is wrong with them."""
+    """Parse a message from the page, or raise a MessageError with the reason."""
     if text is None:
         raise MessageError("a message must be text")
     try:
@@ -46,9 +46,9 @@ def parse_message(text: str | None, buttons: frozenset[str]) -> PageMessage:
         held = _parse_held_buttons(data.get("held"), buttons)
         return PageMessage("keys", _parse_number(data), held)
     if kind == "seen":
-        return PageMessage("seen", _parse_number(data), wait=_parse_number(data, "wait"))
+        return PageMessage("seen", _parse_number(data), wait_ms=_parse_number(data, "wait"))
     if kind == "rewind" and isinstance(data.get("on"), bool):
-        return PageMessage("rewind", on=data["on"])
+        return PageMessage("rewind", is_held=data["on"])
     if kind == "speed" and data.get("speed") in PLAY_SPEEDS:
         return PageMessage("speed", speed=float(data["speed"]))
     raise MessageError(f"no such message: {text[:60]!r}")
@@ -57,7 +57,7 @@ def parse_message(text: str | None, buttons: frozenset[str]) -> PageMessage:
 def _parse_number(data: dict[str, Any], name: str = "number") -> int:
     number = data.get(name)
     if type(number) is not int or not 0 <= number < NUMBER_LIMIT:
-        raise MessageError(f"{name} must be a whole number below 2**32")
+        raise MessageError(f"{name} must be an integer below 2**32")
     return number
 
 

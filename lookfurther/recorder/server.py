@@ -1,4 +1,4 @@
-"""One page for one viewer: a local server that shows a Source's frames and hands it the answers."""
+"""A local server that connects one page to a FrameSource."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from lookfurther.recorder.protocol import MAX_MESSAGE_BYTES, MessageError, parse
 from lookfurther.recorder.stream import FrameSource, PageConnection
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
-MAX_PENDING_CONNECTIONS = 32  # connections that have not become a player's
-BUSY_MESSAGE = "Someone is playing here already. Close the other page, then try again."
+MAX_PENDING_CONNECTIONS = 32  # connections that are not (yet) a websocket
+BUSY_MESSAGE = "Another page is already connected. Close it and try again."
 
 
 class RecorderApp:
-    """The server's answers: who is let in, and that they are one at a time."""
+    """Serves the page to requests with the token, and one websocket at a time."""
 
     def __init__(self, source: FrameSource, token: str, host: str, port: int) -> None:
         self._source, self._token = source, token
@@ -52,14 +52,14 @@ class RecorderApp:
         )
 
     async def _serve_page(self, request: Request) -> Response:
-        if fault := self._rejection_reason(request):
-            return PlainTextResponse(fault, 403, {"Cache-Control": "no-store"})
+        if reason := self._rejection_reason(request):
+            return PlainTextResponse(reason, 403, {"Cache-Control": "no-store"})
         return HTMLResponse(self._page, headers=self._headers)
 
     async def _serve_websocket(self, websocket: WebSocket) -> None:
         origin, host = websocket.headers.get("origin", ""), websocket.headers.get("host", "")
         if self._rejection_reason(websocket) or origin.lower() != f"http://{host.lower()}":
-            await websocket.close()  # before it is accepted: the answer is 403
+            await websocket.close()  # before accept(): the response is 403
             return
         await websocket.accept()
         if self._is_busy:
@@ -74,22 +74,22 @@ class RecorderApp:
             self._source.on_disconnect()
 
     def _rejection_reason(self, request: HTTPConnection) -> str:
-        """Why a request is turned away, or ""."""
-        given = request.path_params["token"]
+        """Return why a request is rejected, or ""."""
+        token = request.path_params["token"]
         if not is_known_host(request.headers.get("host", ""), self._host, self._port):
-            return "this server does not answer to that name"
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
-            return "wrong token: open the address that lookfurther record printed"
+            return "unknown host name: open the address that lookfurther printed"
+        if not hmac.compare_digest(token.encode(), self._token.encode()):
+            return "wrong token: open the address that lookfurther printed"
         return ""
 
 
 async def run_connection(websocket: WebSocket, source: FrameSource) -> None:
-    """Show the source and listen to the page until either ends."""
-    way = PageConnection(websocket)
-    await way.send("hello", **source.hello_message())
+    """Stream the source and receive messages until one of the two ends."""
+    connection = PageConnection(websocket)
+    await connection.send("hello", **source.hello_message())
     tasks = {
-        asyncio.create_task(source.stream_to(way)),
-        asyncio.create_task(receive_messages(websocket, way, source)),
+        asyncio.create_task(source.stream_to(connection)),
+        asyncio.create_task(receive_messages(websocket, connection, source)),
     }
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -106,7 +106,7 @@ async def run_connection(websocket: WebSocket, source: FrameSource) -> None:
 async def receive_messages(
     websocket: WebSocket, connection: PageConnection, source: FrameSource
 ) -> None:
-    """Read what the page says until it is gone; what makes no sense is answered with the reason."""
+    """Pass messages to the source until the page disconnects; answer invalid ones with a notice."""
     buttons = frozenset(button["name"] for button in source.hello_message().get("buttons", ()))
     while (event := await websocket.receive())["type"] != "websocket.disconnect":
         try:
@@ -115,17 +115,17 @@ async def receive_messages(
             await connection.send("notice", text=str(error), tone="bad")
             continue
         if message.kind == "seen":
-            connection.acknowledge(message.number, message.wait / 1000)
+            connection.acknowledge(message.number, message.wait_ms / 1000)
         else:
             source.on_message(message)
 
 
 def is_known_host(header: str, host: str, port: int) -> bool:
-    """Whether a Host header names this server: a name that was rebound to it does not."""
+    """Whether a Host header names this server; protects against DNS rebinding."""
     if ":" not in header.rpartition("]")[2]:
-        header += ":80"  # which browsers leave out
-    name, _, given = header.lower().rpartition(":")
-    if given != str(port):
+        header += ":80"  # browsers omit it
+    name, _, header_port = header.lower().rpartition(":")
+    if header_port != str(port):
         return False
     if name in ("[::1]", *LOCAL_HOSTS, host.lower(), f"[{host.lower()}]"):
         return True
@@ -143,16 +143,13 @@ def _is_ip_address(name: str) -> bool:
 
 
 def security_headers(page: str) -> dict[str, str]:
-    """What keeps the page to itself: only its own style and script, and no other site around it."""
+    """Headers that allow only the page's own style and script, and no embedding."""
 
     def digest(tag: str) -> str:
         content = re.search(rf"<{tag}>(.*?)</{tag}>", page, re.S)
         assert content is not None
-        return (
-            "'sha256-"
-            + base64.b64encode(hashlib.sha256(content[1].encode()).digest()).decode()
-            + "'"
-        )
+        sha256 = base64.b64encode(hashlib.sha256(content[1].encode()).digest()).decode()
+        return f"'sha256-{sha256}'"
 
     policy = (
         f"default-src 'none'; script-src {digest('script')}; style-src {digest('style')};"
@@ -168,15 +165,14 @@ def security_headers(page: str) -> dict[str, str]:
 
 
 class PendingConnection(H11Protocol):
-    """A connection that is not a player's yet: the oldest of too many is closed.
+    """A connection that is not a websocket; if there are too many, the oldest is closed.
 
-    An idle connection would otherwise hold a file descriptor forever, and without one left nobody
-    can come in. A player's connection has become a websocket and counts no longer.
+    Otherwise idle connections could use up all file descriptors. A websocket does not count.
     """
 
-    def __init__(self, waiting: dict[PendingConnection, None], **uvicorn_options: Any) -> None:
+    def __init__(self, pending: dict[PendingConnection, None], **uvicorn_options: Any) -> None:
         super().__init__(**uvicorn_options)
-        self._pending = waiting  # of all connections, in the order in which they came
+        self._pending = pending  # shared by all connections, oldest first
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -184,7 +180,7 @@ class PendingConnection(H11Protocol):
         if len(self._pending) > MAX_PENDING_CONNECTIONS:
             oldest = next(iter(self._pending))
             del self._pending[oldest]
-            if oldest.transport.get_protocol() is oldest:  # else it is a websocket by now
+            if oldest.transport.get_protocol() is oldest:  # otherwise it is now a websocket
                 oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -193,7 +189,7 @@ class PendingConnection(H11Protocol):
 
 
 def serve(source: FrameSource, host: str, port: int, announce: Callable[[str], None]) -> None:
-    """Serve the page until a signal; `announce` is given its address."""
+    """Serve the page until a signal; call `announce` with its address."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family)
@@ -201,21 +197,20 @@ def serve(source: FrameSource, host: str, port: int, announce: Callable[[str], N
         raise ConfigError(f"--host {host} --port {port} cannot be served: {error}") from None
     port = listener.getsockname()[1]
     token = secrets.token_urlsafe(16)
-    theatre = RecorderApp(source, token, host, port)
     config = uvicorn.Config(
-        theatre.app,
-        http=partial(PendingConnection, waiting={}),  # type: ignore[arg-type]
-        backlog=MAX_PENDING_CONNECTIONS,  # accepted before the first is looked at
-        log_level="error",  # a warning for each bad request would let a visitor fill the log
+        RecorderApp(source, token, host, port).app,
+        http=partial(PendingConnection, pending={}),  # type: ignore[arg-type]
+        backlog=MAX_PENDING_CONNECTIONS,  # accepted before the first is handled
+        log_level="error",  # a warning per bad request would let anyone fill the log
         access_log=False,  # it would print the token
         lifespan="off",
         server_header=False,
         ws_max_size=MAX_MESSAGE_BYTES,
-        # 0.8 ms and 1 kB for a frame of 100 kB: worth it on a network alone.
+        # Compresses a 100 kB frame to 1 kB in 0.8 ms: only worth it over a network.
         ws_per_message_deflate=host not in LOCAL_HOSTS,
         timeout_graceful_shutdown=2,
     )
-    shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
-    announce(f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/{token}/")
+    address = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
+    announce(f"http://{f'[{address}]' if ':' in address else address}:{port}/{token}/")
     with listener:
         uvicorn.Server(config).run(sockets=[listener])

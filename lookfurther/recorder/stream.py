@@ -1,4 +1,4 @@
-"""A stream of frames and status to one page, whatever makes them."""
+"""Frames and messages to one page."""
 
 from __future__ import annotations
 
@@ -13,52 +13,45 @@ from starlette.websockets import WebSocket
 
 from lookfurther.recorder.protocol import PageMessage
 
-FRAME_HEADER = struct.Struct(
-    "<IIHH"
-)  # number of the frame, number of the keys it answers, width, height
-MAX_FRAMES_IN_FLIGHT = (
-    3  # frames on their way; a page that shows none, as a hidden one, stops the game
-)
-TARGET_LEAD_SECONDS = 0.003  # seconds before the display's next picture that a frame should arrive
-MAX_CLOCK_SHIFT = (
-    0.00025  # seconds by which the clock may be moved at a frame to that end: 1.5 % at most
-)
+FRAME_HEADER = struct.Struct("<IIHH")  # frame number, number of the used keys, width, height
+MAX_FRAMES_IN_FLIGHT = 3  # not yet displayed; a hidden page displays none and so stops the game
+TARGET_LEAD_SECONDS = 0.003  # between the arrival of a frame and the display's next refresh
+MAX_CLOCK_SHIFT = 0.00025  # seconds per frame, 1.5 % of a frame
 
 
 class PageConnection:
-    """The way to the page."""
+    """Sends frames and messages to the page."""
 
     def __init__(self, websocket: WebSocket) -> None:
-        self._socket = websocket
+        self._websocket = websocket
         self._sent = self._acknowledged = 0
         self._window_open = asyncio.Event()
         self._display_wait: float | None = None
 
-    async def send_frame(self, picture: np.ndarray, keys: int = 0) -> None:
-        """Show an RGB picture, [height, width, 3] uint8; waits where the page lags behind."""
+    async def send_frame(self, screen: np.ndarray, keys: int = 0) -> None:
+        """Send an RGB frame, [height, width, 3] uint8; wait if the page lags behind."""
         self._sent += 1
-        height, width, _ = picture.shape
+        height, width, _ = screen.shape
         header = FRAME_HEADER.pack(self._sent, keys, width, height)
-        await self._socket.send_bytes(header + np.ascontiguousarray(picture).tobytes())
+        await self._websocket.send_bytes(header + np.ascontiguousarray(screen).tobytes())
         while self._sent - self._acknowledged >= MAX_FRAMES_IN_FLIGHT:
             self._window_open.clear()
             await self._window_open.wait()
 
     async def send(self, kind: str, **fields: Any) -> None:
-        """Send a message of JSON."""
-        await self._socket.send_text(json.dumps({"kind": kind, **fields}))
+        """Send a JSON message."""
+        await self._websocket.send_text(json.dumps({"kind": kind, **fields}))
 
     def acknowledge(self, number: int, wait: float) -> None:
-        """The page has shown this frame and those before it, after `wait` seconds."""
+        """Record that the page has displayed this frame, `wait` seconds after it arrived."""
         self._acknowledged = max(self._acknowledged, min(number, self._sent))
         self._display_wait = wait
         self._window_open.set()
 
     def clock_shift(self) -> float:
-        """Seconds by which frames should come later, a little at a time, to come just in time.
+        """Return the seconds by which to delay the next frame, so that it arrives just in time.
 
-        Frames that come at any moment between two pictures of the display wait for the next one,
-        and now and then two of them meet there and one is never shown.
+        Without this, two frames sometimes arrive between two refreshes and one is never shown.
         """
         wait, self._display_wait = self._display_wait, None
         if wait is None:
@@ -67,38 +60,38 @@ class PageConnection:
 
 
 class FrameSource(Protocol):
-    """What a page shows: frames and status, and what becomes of the page's messages."""
+    """Produces frames and status for a page, and handles its messages."""
 
     def hello_message(self) -> dict[str, Any]:
-        """What the page must know first: mode ("play" or "watch"), title, buttons and the like."""
+        """Return the first message: mode ("play" or "watch"), title, buttons and so on."""
         ...
 
     async def stream_to(self, connection: PageConnection) -> None:
-        """Send frames and status; cancelled when the page is gone."""
+        """Send frames and status; cancelled when the page disconnects."""
         ...
 
     def on_message(self, message: PageMessage) -> None:
-        """Take note of what the viewer asks for."""
+        """Handle a message from the page."""
         ...
 
     def on_disconnect(self) -> None:
-        """The page is gone."""
+        """Called when the page has disconnected."""
         ...
 
 
 class FrameClock:
-    """Ticks that do not drift: a late one shortens the wait for the next.
+    """Ticks without drift: after a late tick, the next wait is shorter.
 
-    `late` moves the clock, so that frames can keep step with a display.
+    `shift` moves the clock to synchronize it with a display.
     """
 
-    MAX_LAG_SECONDS = 0.1  # seconds; after a longer delay the clock goes on from now
+    MAX_LAG_SECONDS = 0.1  # after a longer delay the clock restarts from now
 
     def __init__(self) -> None:
         self._next_tick = -math.inf
 
     async def tick(self, rate: float, shift: float = 0.0) -> None:
-        """Wait until 1 / rate seconds after the tick before."""
+        """Wait until 1 / rate seconds after the previous tick."""
         now = asyncio.get_running_loop().time()
         self._next_tick += 1 / rate + shift
         if self._next_tick < now - self.MAX_LAG_SECONDS:

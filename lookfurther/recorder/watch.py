@@ -1,4 +1,4 @@
-"""An agent at play beside an expert, live: a Source without a player."""
+"""A live view of an agent next to an expert."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class WatchSession:
-    """Shows one episode after another; a page that comes back finds them going on."""
+    """A FrameSource that plays one pair of episodes after another, without player input."""
 
     def __init__(
         self, agent: Agent, experts: Sequence[ExpertEpisode], seed: int, width: int
@@ -28,7 +28,7 @@ class WatchSession:
         self._env_view = EnvView.from_config(agent.config, agent.spec)
         self._title = short_env_title(self._env_view.spec.env)
         self._layout = VideoLayout(self._title, self._env_view, width)
-        self._pair_number = 0  # of the pair
+        self._pair_number = 0
         self._speed, self._is_paused = 1.0, False
         self._wake = asyncio.Event()
         self._start_pair()
@@ -46,23 +46,23 @@ class WatchSession:
         }
 
     def status(self) -> dict[str, Any]:
-        """What the page shows beside the picture: of the agent."""
-        mine = self._side_by_side.playbacks[0]
+        """Return the agent's values, which the page shows next to the screen."""
+        agent = self._side_by_side.playbacks[0]
         repeat = self._env_view.env_config.action_repeat if self._env_view.is_atari else 1
         return {
             "state": "paused" if self._is_paused else "watching",
-            "steps": -(-mine.frame_count // repeat),
+            "steps": -(-agent.frame_count // repeat),
             "begun": True,
-            "score": float(mine.returns[-1]),
-            "frames": mine.frame_count,
-            "lives": mine.lives,
+            "score": float(agent.returns[-1]),
+            "frames": agent.frame_count,
+            "lives": agent.lives,
             "speed": self._speed,
             "rewind": False,
             "broken": False,
         }
 
     def on_message(self, message: PageMessage) -> None:
-        """Pause, go on, or change speed; nothing else concerns a viewer."""
+        """Pause, resume or change the speed; ignore other messages."""
         if message.kind == "speed":
             self._speed = message.speed
         elif message.kind in ("pause", "resume"):
@@ -70,10 +70,10 @@ class WatchSession:
         self._wake.set()
 
     def on_disconnect(self) -> None:
-        """The viewer is gone: nothing is played until one comes."""
+        """Do nothing: playback stops until a page connects."""
 
     async def stream_to(self, connection: PageConnection) -> None:
-        """Play for the page until it is gone."""
+        """Play for the page; cancelled when the page disconnects."""
         clock = FrameClock()
         while True:
             self._wake.clear()
@@ -92,7 +92,7 @@ class WatchSession:
                 await clock.tick(fps, connection.clock_shift())
 
     def _start_pair(self) -> None:
-        """The next pair."""
+        """Start the next pair."""
         expert = self._experts[self._pair_number % len(self._experts)] if self._experts else None
         self._frame_number = 0
         self._side_by_side = SideBySide(

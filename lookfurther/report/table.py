@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lookfurther.evaluation.aggregates import IntervalEstimate
+from lookfurther.system.formatting import format_score
 
 
 class TableCell(NamedTuple):
@@ -57,12 +58,6 @@ def number_cell(
     if value is None or not math.isfinite(value):
         return EMPTY_CELL
     return TableCell(format_score(value) + mark, float(value), note, is_best)
-
-
-def format_score(value: float) -> str:
-    """Format a score with two to five digits: 0.94, 21.3, 35,000."""
-    size = abs(value)
-    return f"{value:,.0f}" if size >= 1000 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
 
 
 def format_count(value: float) -> str:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lookfurther.system.formatting import format_number
 from lookfurther.video.draw import (
     BACKGROUND,
     FAINT_TEXT,
@@ -54,7 +55,7 @@ class ReturnChart:
         for value in axis_ticks(axes.low, axes.high, 4):
             y = self._y(value)
             canvas.draw_line([(self._left, y), (self._right, y)], 1, GRID_COLOUR)
-            canvas.draw_text((self._left - 10, y), format_return(value), 13, FAINT_TEXT, "rm")
+            canvas.draw_text((self._left - 10, y), format_number(value), 13, FAINT_TEXT, "rm")
         frames_per_unit = self._env_view.frame_rate if self._env_view.is_atari else 1.0
         for time in axis_ticks(0, axes.frames / frames_per_unit, 8):
             frame = round(time * frames_per_unit)
@@ -107,12 +108,6 @@ def axis_ticks(low: float, high: float, count: int) -> list[float]:
 
     ticks = MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
     return [float(tick) for tick in ticks if low <= tick <= high]
-
-
-def format_return(value: float) -> str:
-    """Format a return: 10,100 or 0.75."""
-    is_integer = abs(value - round(value)) < 5e-4
-    return f"{round(value):,}" if is_integer else f"{value:,.3f}".rstrip("0")
 
 
 def format_time(frame: int, env_view: EnvView) -> str:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lookfurther.video.chart import ChartAxes, PlayerCurve, ReturnChart, format_return, format_time
+from lookfurther.system.formatting import format_number
+from lookfurther.video.chart import ChartAxes, PlayerCurve, ReturnChart, format_time
 from lookfurther.video.draw import (
     DESIGN_WIDTH,
     FAINT_TEXT,
@@ -72,7 +73,7 @@ class VideoLayout(NamedTuple):
         canvas.draw_text((left + 22, 74), panel.name, 18, TEXT_COLOUR)
         name_end = left + 22 + canvas.text_width(panel.name, 18)
         canvas.draw_text((name_end + 12, 75), panel.detail, 13, FAINT_TEXT)
-        canvas.draw_text((right, 73), format_return(curve.returns[-1]), 26, curve.colour, "rm")
+        canvas.draw_text((right, 73), format_number(curve.returns[-1]), 26, curve.colour, "rm")
         box = (left, PICTURE_TOP, right, PICTURE_TOP + PICTURE_HEIGHT)
         canvas.draw_rectangle(box, PANEL_BACKGROUND, 6)
         aspect = ATARI_PIXEL_ASPECT if self.env_view.is_atari else 1.0

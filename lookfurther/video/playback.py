@@ -5,21 +5,20 @@ A frame of an Atari game is an emulator frame; in other environments it is a ste
 
 from __future__ import annotations
 
-import copy
 import sys
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from lookfurther.config import Config, EnvConfig
-from lookfurther.demos import playback
-from lookfurther.demos.episode import Episode
+from lookfurther.demos.episode import Episode, InputLog
+from lookfurther.demos.playback import make_emulator, make_lane, play_lane, play_steps
 from lookfurther.envs.emulator import Emulator
 from lookfurther.envs.factory import EnvFactory, find_env_spec
-from lookfurther.envs.lane import Lane
 from lookfurther.envs.naming import is_atari
 from lookfurther.errors import DemonstrationError, EnvironmentFault
 from lookfurther.rollout import Policy
@@ -91,15 +90,13 @@ def replay_demonstration(episode: Episode, env_view: EnvView, name: str) -> Iter
         yield frame
 
 
-def _replay_input_log(input_log: playback.InputLog, env_view: EnvView) -> Iterator[Frame]:
-    config = env_view.env_config
-    emulator = playback.make_emulator(
-        input_log, env_view.spec.env, config.action_repeat, config.sticky_prob
+def _replay_input_log(input_log: InputLog, env_view: EnvView) -> Iterator[Frame]:
+    env_config = env_view.env_config
+    emulator = make_emulator(
+        input_log, env_view.spec.env, env_config.action_repeat, env_config.sticky_prob
     )
-    yield Frame(0.0, emulator.rgb_screen, False, emulator.lives)
-    for reward in playback.play_log(input_log, emulator):
-        is_last = emulator.is_over or emulator.frame_number == len(input_log.frame_actions)
-        yield Frame(reward, emulator.rgb_screen, is_last, emulator.lives)
+    for step in play_steps(input_log, emulator, action_repeat=1):
+        yield Frame(step.reward, emulator.rgb_screen, step.is_last, emulator.lives)
 
 
 def _play_atari(policy: Policy, env_view: EnvView, seed: int) -> Iterator[Frame]:
@@ -142,20 +139,15 @@ def _step_env(
     select_action: Callable[[np.ndarray], int],
     length: int = sys.maxsize,
 ) -> Iterator[Frame]:
-    """Play an episode of a Gymnasium environment, at most `length` steps."""
-    env_spec = copy.deepcopy(find_env_spec(env_view.env))
-    env_spec.kwargs["render_mode"] = "rgb_array"
-    lane = Lane(EnvFactory(env_spec, env_view.env_config), 0, 0)
-    with closing(lane):
-        plane, *_ = lane.begin_episode(seed=env_seed)
-        yield Frame(0.0, lambda: lane.render_rgb(env_view.env), False)
-        is_last = False
-        while not is_last:
-            plane, reward, _, _, is_first, _ = lane.step(select_action(plane))
-            if is_first:
-                raise EnvironmentFault(f"{env_view.env} failed in a step, so it cannot be shown")
-            is_last = lane.is_over or len(lane.actions) == length
-            yield Frame(reward, lambda: lane.render_rgb(env_view.env), is_last)
+    """An episode of a Gymnasium environment, or the first `length` steps of it."""
+    is_last = False
+    with closing(make_lane(env_view.env, env_view.env_config, render=True)) as lane:
+        render = partial(lane.render_rgb, env_view.env)
+        for step in play_lane(lane, env_seed, select_action, length):
+            is_last = step.is_last
+            yield Frame(step.reward, render, is_last)
+    if not is_last:
+        raise EnvironmentFault(f"{env_view.env} failed in a step, so it cannot be shown")
 
 
 class Playback:
