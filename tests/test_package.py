@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import lookfurther
+from lookfurther.config import RENAMED_SETTINGS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "lookfurther"
@@ -40,6 +41,12 @@ def test_version_is_defined_once() -> None:
     citation = (ROOT / "CITATION.cff").read_text()
     assert re.findall(r"^version: (\S+)$", citation, re.MULTILINE) == [lookfurther.__version__]
     assert f"\n## {lookfurther.__version__}\n" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_changelog_lists_every_renamed_setting() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    rows = re.findall(r"^\| `([\w.]+)` \| `([\w.]+)` \|$", changelog, re.MULTILINE)
+    assert dict(rows) == RENAMED_SETTINGS
 
 
 def test_package_data_contains_every_data_file() -> None:

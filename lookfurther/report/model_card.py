@@ -44,14 +44,14 @@ def export_run(run: Path, out: Path) -> Path:
     versions = _read_versions(run / "versions.json")
     card = render_card(agent, metrics_at_step(run, agent.step), evaluations, versions)
     try:
-        with atomic_replace(out) as writing:
-            writing.mkdir()
-            _write_weights(agent, writing)
-            write_text(writing / "config.json", to_json(agent.config))
-            write_text(writing / "versions.json", json.dumps(versions, indent=2) + "\n")
-            write_text(writing / "README.md", card)
+        with atomic_replace(out) as folder:
+            folder.mkdir()
+            _write_weights(agent, folder)
+            write_text(folder / "config.json", to_json(agent.config))
+            write_text(folder / "versions.json", json.dumps(versions, indent=2) + "\n")
+            write_text(folder / "README.md", card)
             for evaluation in evaluations.values():
-                results.write_evaluation(writing, evaluation)
+                results.write_evaluation(folder, evaluation)
     except OSError as error:
         raise ConfigError(f"--out {out} cannot be written: {error}") from None
     return out
