@@ -25,7 +25,7 @@ from tests.test_docs import COMMANDS
 
 pytest.importorskip("ale_py")
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
+ROOT = Path(__file__).parents[1]
 GAME = "ALE/MontezumaRevenge-v5"
 ROUND = "--rounds 1 --seconds 0.1"
 # What makes each of them short, after the options that the page gives, and what it then writes.
@@ -58,7 +58,8 @@ ELSEWHERE = {
     "recorder": "a browser",
     "search": "minutes until Montezuma's Revenge gives its first points; another game runs below",
 }
-DOCUMENTED = [words for _, words in COMMANDS if " ".join(words).startswith("python -m benchmarks.")]
+PROGRAMS = ("python -m analysis.", "python -m benchmarks.")
+DOCUMENTED = [words for _, words in COMMANDS if " ".join(words).startswith(PROGRAMS)]
 
 
 class Here:
@@ -115,7 +116,7 @@ def page_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def kind(words: list[str]) -> str:
     """The row of `SMALLEST` that a command belongs to."""
-    name = words[2].removeprefix("benchmarks.")
+    name = words[2].partition(".")[2]
     return f"{name} --random" if "--random" in words else name
 
 
@@ -148,8 +149,9 @@ def test_a_search_runs_and_writes_its_figures(
 
 def test_every_benchmark_is_documented_and_runs_or_needs_more() -> None:
     parts = {"__init__", "measure", "buffers", "films", "stable_baselines", "moments"}
-    documented = {words[2].removeprefix("benchmarks.") for words in DOCUMENTED}
-    assert {path.stem for path in FOLDER.glob("*.py")} == parts | documented
+    documented = {words[2].partition(".")[2] for words in DOCUMENTED}
+    paths = [*(ROOT / "analysis").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+    assert {path.stem for path in paths} == parts | documented
     assert {kind(words) for words in DOCUMENTED} == set(SMALLEST) | set(ELSEWHERE)
 
 

@@ -50,6 +50,7 @@ NOT_RUN = {
     "tensorboard": "another project's server",
     "lookfurther checkpoint": "needs a run in progress: test_holder.py has one",
     "lookfurther demos search": "Montezuma's first points take minutes; test_search.py has others",
+    "python -m analysis": "test_benchmarks.py runs them",
     "python -m benchmarks": "test_benchmarks.py runs them, but for those that need more",
 }
 

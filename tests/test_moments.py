@@ -27,7 +27,7 @@ class Imitator:
         self.spec, self.config, self.calls = spec, Config(), 0
         self.actions = [*episode.actions[:until].tolist(), *[0] * (len(episode) + STEPS)]
 
-    def values(self, seen: np.ndarray) -> np.ndarray:
+    def q_values(self, seen: np.ndarray) -> np.ndarray:
         q = np.zeros((len(seen), self.spec.actions), np.float32)
         for i, row in enumerate(q):
             row[self.actions[i * EVERY + self.calls]] = 1.0

@@ -247,7 +247,7 @@ def check_bounds_checking() -> None:
     """The watch would notice."""
     room = torch.zeros(16, dtype=torch.int32)
     write_past_end[(1,)](room[:8], 7)
-    with pytest.raises(InterpreterError, match="one_too_many goes outside its tensors"):
+    with pytest.raises(InterpreterError, match="write_past_end goes outside its tensors"):
         write_past_end[(1,)](room[:8], 8)
 
 
