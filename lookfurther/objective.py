@@ -55,7 +55,7 @@ def _make_passes(network: nn.Module, precision: torch.dtype) -> AutogradPasses:
     if array_api.supports_triton(device):
         from lookfurther.gpu import conv, dueling  # need Triton
 
-        if conv.fit(network, precision):
+        if conv.is_supported(network, precision):
             return dueling.FusedDuelingPasses(device)
     return AutogradPasses(compiled=True)
 

@@ -55,5 +55,5 @@ def test_kernels_are_for_gpus_alone() -> None:
     network = make_network_builder(NetworkConfig(name="dueling"))(
         Spec("x", (1, 84, 84), 4, "uint8", 18, 255.0)
     )
-    assert not conv.fit(network, torch.bfloat16)
+    assert not conv.is_supported(network, torch.bfloat16)
     assert conv.conv_widths(network) in conv.BLOCK_CONFIGS  # type: ignore[arg-type]

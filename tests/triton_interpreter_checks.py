@@ -209,7 +209,7 @@ def check_updates() -> None:
         with (
             torch_index_arithmetic(),
             patch.object(array_api, "supports_triton", lambda device: kernels),  # noqa: B023
-            patch.object(conv, "fit", lambda network, precision: kernels),  # noqa: B023
+            patch.object(conv, "is_supported", lambda network, precision: kernels),  # noqa: B023
             patch.object(torch, "compile", lambda function, **options: function),
         ):
             torch.manual_seed(0)
@@ -270,6 +270,6 @@ if __name__ == "__main__":
     for (
         blocks
     ) in conv.BLOCK_CONFIGS.values():  # a few programs, of which the last has too little to do
-        blocks.update({name: b._replace(splits=3) for name, b in blocks.items() if b.splits})
+        blocks.update({name: b._replace(num_splits=3) for name, b in blocks.items() if b.num_splits})
     with bounds_checked():
         CHECKS[sys.argv[1]]()

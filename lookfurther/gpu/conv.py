@@ -1,8 +1,8 @@
-"""The convolutions of the paper's two Atari networks on a GPU, by kernels of their own.
+"""The convolutions of the paper's two Atari networks as Triton kernels.
 
-cuDNN sets up workspaces for gradients, adds biases, rectifies and folds in kernels apart, and takes
-images as bfloat16. Here a layer is one kernel forward and two backward, and images are taken as
-replays hold them.
+cuDNN needs separate kernels for workspaces, biases, ReLU and space-to-depth, and takes images as
+bfloat16. Here each layer is one kernel forward and two backward, and the first layer reads images as
+the replay stores them.
 """
 
 # pyright: reportMissingImports=false
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,65 +19,70 @@ from torch import Tensor, nn
 from lookfurther.gpu import conv_kernels
 from lookfurther.networks import DuelingNetwork, SpaceToDepth
 
-MIN_SHARED_MEMORY = (
-    200 << 10
-)  # bytes of shared memory that the blocks below are made for: Hopper's 227 KiB
-REDUCE_COLUMNS, REDUCE_LOADS_PER_THREAD = (
-    32,
-    32,
-)  # of a sum: columns of one program, and numbers that a thread loads at once
-CONV2_FOLD, CONV1_FOLD = (
-    2,
-    4,
-)  # the folds of `networks.atari_torso`: before its second and its first layer
+kernels: Any = conv_kernels  # type checkers do not know launches, kernel[grid](...)
+
+MIN_SHARED_MEMORY = 200 << 10  # bytes that BLOCK_CONFIGS need; Hopper has 227 KiB
+REDUCE_BLOCK_N = 32  # columns per program of `reduce_partials`
+REDUCE_LOADS_PER_THREAD = 32
+CONV1_FOLD, CONV2_FOLD = 4, 2  # space-to-depth factors before the layers of `atari_torso`
 
 
 class BlockConfig(NamedTuple):
-    """The part of a product that one program makes, and how."""
+    """Launch configuration of one kernel."""
 
-    rows: int  # positions at a time
-    inner: int = 0  # columns at a time
-    width: int = 0  # of what comes out
-    splits: int = 0  # programs that share a sum over all positions
-    warps: int = 4
-    stages: int = 2  # loads under way at once
+    block_m: int  # positions per iteration
+    block_k: int = 0  # GEMM columns per iteration
+    block_n: int = 0  # output channels per program
+    num_splits: int = 0  # programs that each sum over a part of the positions
+    num_warps: int = 4
+    num_stages: int = 2
+
+    @property
+    def launch_options(self) -> dict[str, int]:
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages}
+
+    def blocks_per_program(self, num_positions: int) -> int:
+        """Blocks of positions that each of the `num_splits` programs sums over."""
+        return ceil(num_positions / (self.num_splits * self.block_m))
 
 
-# By the torso's widths; found by trying them all on an H200.
+# By the numbers of output channels. `python -m benchmarks.kernels --search` found them on an H200.
 BLOCK_CONFIGS: dict[tuple[int, ...], dict[str, BlockConfig]] = {
     (32, 64, 64): {
-        "first": BlockConfig(64, stages=1),
-        "layer_2": BlockConfig(128, 64),
-        "layer_3": BlockConfig(128, 64, warps=8, stages=3),
-        "slope_1": BlockConfig(64, splits=256),
-        "slope_2": BlockConfig(128, 128, splits=66),
-        "slope_3": BlockConfig(128, 64, splits=29, stages=3),
-        "image_2": BlockConfig(64, 64, 128),
-        "image_3": BlockConfig(64, 64, 64),
+        "conv1_relu": BlockConfig(64, num_stages=1),
+        "conv2_relu": BlockConfig(128, 64),
+        "conv3_relu": BlockConfig(128, 64, num_warps=8, num_stages=3),
+        "conv1_grad_weight": BlockConfig(64, num_splits=256),
+        "conv2_grad_weight": BlockConfig(128, 128, num_splits=66),
+        "conv3_grad_weight": BlockConfig(128, 64, num_splits=29, num_stages=3),
+        "conv2_grad_input": BlockConfig(64, 64, 128),
+        "conv3_grad_input": BlockConfig(64, 64, 64),
     },
     (64, 128, 128): {
-        "first": BlockConfig(128, warps=8, stages=1),
-        "layer_2": BlockConfig(128, 64, stages=3),
-        "layer_3": BlockConfig(128, 64, warps=8, stages=3),
-        "slope_1": BlockConfig(32, splits=256, stages=3),
-        "slope_2": BlockConfig(128, 128, splits=33),
-        "slope_3": BlockConfig(128, 128, splits=29),
-        "image_2": BlockConfig(64, 32, 128, stages=4),
-        "image_3": BlockConfig(64, 64, 128, stages=3),
+        "conv1_relu": BlockConfig(128, num_warps=8, num_stages=1),
+        "conv2_relu": BlockConfig(128, 64, num_stages=3),
+        "conv3_relu": BlockConfig(128, 64, num_warps=8, num_stages=3),
+        "conv1_grad_weight": BlockConfig(32, num_splits=256, num_stages=3),
+        "conv2_grad_weight": BlockConfig(128, 128, num_splits=33),
+        "conv3_grad_weight": BlockConfig(128, 128, num_splits=29),
+        "conv2_grad_input": BlockConfig(64, 32, 128, num_stages=4),
+        "conv3_grad_input": BlockConfig(64, 64, 128, num_stages=3),
     },
 }
 
 
-def fit(network: nn.Module, precision: torch.dtype) -> bool:
-    """Whether a network on a GPU is one that these kernels are for."""
+def is_supported(network: nn.Module, precision: torch.dtype) -> bool:
+    """Whether these kernels can run a network on its device in this precision."""
     if not isinstance(network, DuelingNetwork) or not isinstance(network.inlet, SpaceToDepth):
         return False
-    where, (planes, *sides) = network.head.value.weight.device, network.spec.observation_shape
-    if where.type != "cuda" or precision != torch.bfloat16 or network.spec.dtype != "uint8":
+    device, (planes, *sides) = network.head.value.weight.device, network.spec.observation_shape
+    if device.type != "cuda" or precision != torch.bfloat16 or network.spec.dtype != "uint8":
         return False
-    powers = planes & (planes - 1) == 0 and not any(side % CONV1_FOLD for side in sides)
-    room = torch.cuda.get_device_properties(where).shared_memory_per_block_optin
-    return powers and conv_widths(network) in BLOCK_CONFIGS and room >= MIN_SHARED_MEMORY
+    is_power_of_2 = planes & (planes - 1) == 0
+    is_divisible = not any(side % CONV1_FOLD for side in sides)
+    shared_memory = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    has_config = conv_widths(network) in BLOCK_CONFIGS and shared_memory >= MIN_SHARED_MEMORY
+    return is_power_of_2 and is_divisible and has_config
 
 
 def conv_layers(network: DuelingNetwork) -> list[nn.Conv2d]:
@@ -85,188 +90,197 @@ def conv_layers(network: DuelingNetwork) -> list[nn.Conv2d]:
 
 
 def conv_widths(network: DuelingNetwork) -> tuple[int, ...]:
+    """The output channels of each layer."""
     return tuple(layer.out_channels for layer in conv_layers(network))
 
 
 def allocate_outputs(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
-    """Room for what the layers give, channels last; the first folded for the second."""
-    (w1, w2, w3), sides = weights, x.shape[2:]
-    rows, columns = ((side // CONV1_FOLD - w1.shape[-1] + 1) // CONV2_FOLD for side in sides)
-    shapes = [(rows, columns, len(w1) * CONV2_FOLD * CONV2_FOLD)]
+    """Empty channels-last outputs of the three layers, the first after space-to-depth."""
+    w1, w2, w3 = weights
+    height, width = ((n // CONV1_FOLD - w1.shape[-1] + 1) // CONV2_FOLD for n in x.shape[2:])
+    shapes = [(height, width, len(w1) * CONV2_FOLD * CONV2_FOLD)]
     for w in (w2, w3):
-        rows, columns = rows - w.shape[-1] + 1, columns - w.shape[-1] + 1
-        shapes.append((rows, columns, len(w)))
+        height, width = height - w.shape[-1] + 1, width - w.shape[-1] + 1
+        shapes.append((height, width, len(w)))
     return [w1.new_empty(len(x), *shape) for shape in shapes]
 
 
-@torch.library.custom_op("lookfurther::layers", mutates_args=())
-def conv_forward(x: Tensor, scale: float, learned: list[Tensor]) -> list[Tensor]:
-    """The three rectified layers of images; weights and biases by turns."""
-    w1, b1, w2, b2, w3, b3 = learned
-    blocks = BLOCK_CONFIGS[len(w1), len(w2), len(w3)]
-    y1, y2, y3 = out = allocate_outputs(x, learned[::2])
-    launch_conv1_relu(x, scale, w1, b1, y1, blocks["first"])
-    launch_conv_relu(y1, w2, b2, y2, blocks["layer_2"])
-    launch_conv_relu(y2, w3, b3, y3, blocks["layer_3"])
-    return out
+@torch.library.custom_op("lookfurther::conv_forward", mutates_args=())
+def conv_forward(x: Tensor, scale: float, parameters: list[Tensor]) -> list[Tensor]:
+    """The outputs of the three layers after ReLU; parameters are w1, b1, w2, b2, w3, b3."""
+    w1, b1, w2, b2, w3, b3 = parameters
+    configs = BLOCK_CONFIGS[len(w1), len(w2), len(w3)]
+    y1, y2, y3 = outputs = allocate_outputs(x, parameters[::2])
+    launch_conv1_relu(x, scale, w1, b1, y1, configs["conv1_relu"])
+    launch_conv_relu(y1, w2, b2, y2, configs["conv2_relu"])
+    launch_conv_relu(y2, w3, b3, y3, configs["conv3_relu"])
+    return outputs
 
 
 @conv_forward.register_fake
-def _(x: Tensor, scale: float, learned: list[Tensor]) -> list[Tensor]:
-    return allocate_outputs(x, learned[::2])
+def _(x: Tensor, scale: float, parameters: list[Tensor]) -> list[Tensor]:
+    return allocate_outputs(x, parameters[::2])
 
 
 def conv_backward(
     x: Tensor, scale: float, outputs: list[Tensor], grad_output: Tensor, weights: list[Tensor]
 ) -> list[Tensor]:
-    """The gradients of weights and biases by turns, of the third layer's slope."""
+    """Gradients of w1, b1, w2, b2, w3, b3; `grad_output` is that of the third layer before ReLU."""
     (y1, y2, _), (w1, w2, w3) = outputs, weights
-    blocks = BLOCK_CONFIGS[len(w1), len(w2), len(w3)]
-    row1, row2, row3 = rows = allocate_gradients(weights)
-    launch_conv_grad_input(grad_output, w3, y2, g2 := torch.empty_like(y2), blocks["image_3"])
-    launch_conv_grad_input(g2, w2, y1, g1 := torch.empty_like(y1), blocks["image_2"])
-    launch_conv1_grad_weight(x, scale, g1, w1, row1, blocks["slope_1"])
-    launch_conv_grad_weight(y1, g2, w2, row2, blocks["slope_2"])
-    launch_conv_grad_weight(y2, grad_output, w3, row3, blocks["slope_3"])
-    return [part for row, w in zip(rows, weights, strict=True) for part in _split_gradient(row, w)]
+    configs = BLOCK_CONFIGS[len(w1), len(w2), len(w3)]
+    flat1, flat2, flat3 = flat_gradients = allocate_gradients(weights)
+    grad_y2, grad_y1 = torch.empty_like(y2), torch.empty_like(y1)
+    launch_conv_grad_input(grad_output, w3, y2, grad_y2, configs["conv3_grad_input"])
+    launch_conv_grad_input(grad_y2, w2, y1, grad_y1, configs["conv2_grad_input"])
+    launch_conv1_grad_weight(x, scale, grad_y1, w1, flat1, configs["conv1_grad_weight"])
+    launch_conv_grad_weight(y1, grad_y2, w2, flat2, configs["conv2_grad_weight"])
+    launch_conv_grad_weight(y2, grad_output, w3, flat3, configs["conv3_grad_weight"])
+    pairs = zip(flat_gradients, weights, strict=True)
+    return [gradient for flat, w in pairs for gradient in _split_gradient(flat, w)]
 
 
 def allocate_gradients(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Room for the gradients of each layer's weights [o, k, k, c], then its biases [o]."""
+    """Empty flat gradients of each layer: weights [C_OUT, K, K, C_IN], then biases [C_OUT]."""
     return [w.new_empty(w.numel() + len(w)) for w in weights]
 
 
-def _split_gradient(row: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    """Both, the first in the shape of w, whose order in memory it has."""
-    o, c, k, _ = w.shape
-    return row[: w.numel()].view(o, k, k, c).permute(0, 3, 1, 2), row[w.numel() :]
+def _split_gradient(flat: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of the weights, with the shape and strides of w, and that of the biases."""
+    c_out, c_in, k, _ = w.shape
+    grad_weight = flat[: w.numel()].view(c_out, k, k, c_in).permute(0, 3, 1, 2)
+    return grad_weight, flat[w.numel() :]
 
 
 def launch_conv1_relu(
-    x: Tensor, scale: float, w: Tensor, bias: Tensor, out: Tensor, blocks: BlockConfig
+    x: Tensor, scale: float, w: Tensor, bias: Tensor, out: Tensor, config: BlockConfig
 ) -> None:
-    """The rectified first layer, folded [B, rows, columns, o 4]; w [o, planes 16, k, k]."""
-    o, count = len(w), out.numel() // len(w)
-    by_place = w.permute(2, 3, 1, 0).reshape(-1, CONV1_FOLD, o).transpose(0, 1).contiguous()
-    _launch(
-        conv_kernels.conv1_relu,
-        (ceil(count / blocks.rows),),
-        blocks,
-        *(
-            x.view(torch.int32),
-            by_place,
-            bias,
-            out,
-            count,
-            scale,
-            *_conv1_sizes(x, w, out),
-            o,
-            CONV2_FOLD,
-        ),
-        blocks.rows,
+    """First layer, ReLU, space-to-depth; out [B, H, W, 4 C_OUT], w [C_OUT, 16 planes, K, K]."""
+    c_out, num_positions = len(w), out.numel() // len(w)
+    w_by_byte = w.permute(2, 3, 1, 0).reshape(-1, CONV1_FOLD, c_out).transpose(0, 1).contiguous()
+    grid = (ceil(num_positions / config.block_m),)
+    kernels.conv1_relu[grid](
+        *(x.view(torch.int32), w_by_byte, bias, out, num_positions, scale),
+        **_conv1_sizes(x, w, out),
+        BLOCK_M=config.block_m,
+        **config.launch_options,
     )
 
 
-def _conv1_sizes(x: Tensor, w: Tensor, y: Tensor) -> tuple[int, ...]:
-    """Of images planes, height and width in words; the kernel's side; y's sides unfolded."""
-    _, planes, high, wide = x.shape
-    return (
-        planes,
-        high,
-        wide // CONV1_FOLD,
-        w.shape[-1],
-        y.shape[1] * CONV2_FOLD,
-        y.shape[2] * CONV2_FOLD,
+def _conv1_sizes(x: Tensor, w: Tensor, y: Tensor) -> dict[str, int]:
+    """Sizes of the first layer: W in words of four pixels, H_OUT and W_OUT before folding."""
+    _, planes, height, width = x.shape
+    return {
+        "PLANES": planes,
+        "H": height,
+        "W": width // CONV1_FOLD,
+        "K": w.shape[-1],
+        "H_OUT": y.shape[1] * CONV2_FOLD,
+        "W_OUT": y.shape[2] * CONV2_FOLD,
+        "C_OUT": len(w),
+        "FOLD": CONV2_FOLD,
+    }
+
+
+def launch_conv_relu(x: Tensor, w: Tensor, bias: Tensor, out: Tensor, config: BlockConfig) -> None:
+    """A layer and ReLU; x [B, H, W, C_IN], w [C_OUT, C_IN, K, K], out [B, H', W', C_OUT]."""
+    sizes = _conv_sizes(x, w)
+    num_positions = out.numel() // len(w)
+    assert sizes["K"] * sizes["C_IN"] % config.block_k == 0
+    grid = (ceil(num_positions / config.block_m),)
+    kernels.conv_relu[grid](
+        *(x, w, bias, out, num_positions),
+        **sizes,
+        BLOCK_M=config.block_m,
+        BLOCK_K=config.block_k,
+        **config.launch_options,
     )
 
 
-def launch_conv_relu(x: Tensor, w: Tensor, bias: Tensor, out: Tensor, blocks: BlockConfig) -> None:
-    """A rectified layer [B, rows, columns, o] of images [B, H, W, c]; w [o, c, k, k]."""
-    _, high, wide, c = x.shape
-    o, _, k, _ = w.shape
-    count = out.numel() // o
-    assert k * c % blocks.inner == 0
-    _launch(
-        conv_kernels.conv_relu,
-        (ceil(count / blocks.rows),),
-        blocks,
-        *(x, w, bias, out, count, high, wide, c, k, o, blocks.rows, blocks.inner),
-    )
+def _conv_sizes(x: Tensor, w: Tensor) -> dict[str, int]:
+    """Sizes of the second and third layers."""
+    _, height, width, c_in = x.shape
+    return {"H": height, "W": width, "C_IN": c_in, "K": w.shape[-1], "C_OUT": len(w)}
 
 
 def launch_conv_grad_input(
-    g: Tensor, w: Tensor, x: Tensor, out: Tensor, blocks: BlockConfig
+    grad_output: Tensor, w: Tensor, x: Tensor, out: Tensor, config: BlockConfig
 ) -> None:
-    """dL/dx of a layer with slopes g, before x was rectified: 0 where x is."""
-    _, high, wide, c = x.shape
-    o, _, k, _ = w.shape
-    count = x.numel() // c
-    assert o % blocks.inner == 0 == c % blocks.width
-    _launch(
-        conv_kernels.conv_grad_input,
-        (ceil(count / blocks.rows), c // blocks.width),
-        blocks,
-        *(g, w, x, out, count, high, wide, c, k, o, blocks.rows, blocks.width, blocks.inner),
+    """dL/dx of a layer, before the ReLU that gave x: 0 where x is 0."""
+    sizes = _conv_sizes(x, w)
+    c_in, num_positions = sizes["C_IN"], x.numel() // sizes["C_IN"]
+    assert len(w) % config.block_k == 0 == c_in % config.block_n
+    grid = (ceil(num_positions / config.block_m), c_in // config.block_n)
+    kernels.conv_grad_input[grid](
+        *(grad_output, w, x, out, num_positions),
+        **sizes,
+        BLOCK_M=config.block_m,
+        BLOCK_N=config.block_n,
+        BLOCK_K=config.block_k,
+        **config.launch_options,
     )
 
 
 def launch_conv_grad_weight(
-    x: Tensor, g: Tensor, w: Tensor, row: Tensor, blocks: BlockConfig
+    x: Tensor, grad_output: Tensor, w: Tensor, flat_gradient: Tensor, config: BlockConfig
 ) -> None:
-    """dL/dw [o, k, k, c] and dL/dbias [o] of a layer with slopes g."""
-    _, high, wide, c = x.shape
-    o, _, k, _ = w.shape
-    count, parts = g.numel() // o, _allocate_partials(row, blocks)
-    assert k * c % blocks.inner == 0
-    _launch(
-        conv_kernels.conv_grad_weight,
-        (k * k * c // blocks.inner, blocks.splits),
-        blocks,
-        *(x, g, parts, count, _blocks_per_program(count, blocks), high, wide, c, k, o),
-        *(blocks.rows, blocks.inner),
+    """dL/dw [C_OUT, K, K, C_IN] and dL/dbias [C_OUT] of a layer, into `flat_gradient`."""
+    sizes = _conv_sizes(x, w)
+    c_in, k = sizes["C_IN"], sizes["K"]
+    num_positions, partials = grad_output.numel() // len(w), _allocate_partials(flat_gradient, config)
+    assert k * c_in % config.block_k == 0
+    grid = (k * k * c_in // config.block_k, config.num_splits)
+    kernels.conv_grad_weight[grid](
+        *(x, grad_output, partials, num_positions),
+        BLOCKS_PER_PROGRAM=config.blocks_per_program(num_positions),
+        **sizes,
+        BLOCK_M=config.block_m,
+        BLOCK_K=config.block_k,
+        **config.launch_options,
     )
-    launch_reduce_partials(parts, row)
+    launch_reduce_partials(partials, flat_gradient)
 
 
 def launch_conv1_grad_weight(
-    x: Tensor, scale: float, g: Tensor, w: Tensor, row: Tensor, blocks: BlockConfig
+    x: Tensor,
+    scale: float,
+    grad_output: Tensor,
+    w: Tensor,
+    flat_gradient: Tensor,
+    config: BlockConfig,
 ) -> None:
-    """The same of the first layer."""
-    o, count, parts = len(w), g.numel() // len(w), _allocate_partials(row, blocks)
-    _launch(
-        conv_kernels.conv1_grad_weight,
-        (blocks.splits,),
-        blocks,
-        *(x.view(torch.int32), g, parts, count, _blocks_per_program(count, blocks)),
-        *(*_conv1_sizes(x, w, g), o, CONV2_FOLD, blocks.rows),
+    """The same for the first layer."""
+    num_positions, partials = grad_output.numel() // len(w), _allocate_partials(flat_gradient, config)
+    kernels.conv1_grad_weight[(config.num_splits,)](
+        *(x.view(torch.int32), grad_output, partials, num_positions),
+        BLOCKS_PER_PROGRAM=config.blocks_per_program(num_positions),
+        **_conv1_sizes(x, w, grad_output),
+        BLOCK_M=config.block_m,
+        **config.launch_options,
     )
-    launch_reduce_partials(parts, row, scale, CONV1_FOLD, o)
+    launch_reduce_partials(partials, flat_gradient, scale, num_bytes=CONV1_FOLD, c_out=len(w))
 
 
-def _allocate_partials(row: Tensor, blocks: BlockConfig) -> Tensor:
-    """Room for gradients over a share of the positions each."""
-    return row.new_empty(blocks.splits, len(row), dtype=torch.float32)
+def _allocate_partials(flat_gradient: Tensor, config: BlockConfig) -> Tensor:
+    """Empty partial gradients, one row for each of the programs that sum over the positions."""
+    return flat_gradient.new_empty(config.num_splits, len(flat_gradient), dtype=torch.float32)
 
 
 def launch_reduce_partials(
-    parts: Tensor, row: Tensor, scale: float = 1.0, places: int = 1, o: int = 1
+    partials: Tensor, out: Tensor, scale: float = 1.0, num_bytes: int = 1, c_out: int = 1
 ) -> None:
-    """The sum of all shares.
+    """The sum of partials [splits, n] over the splits, into out [n].
 
-    Weights [places, words, o] come out as [o, words, places], `scale` times what they are.
+    Weights [num_bytes, words, c_out] are scaled and written as [c_out, words, num_bytes].
     """
-    shares = 1 << (len(parts) - 1).bit_length()
-    words = (len(row) - o) // (places * o)
-    cast(Any, conv_kernels.reduce_partials)[(ceil(len(row) / REDUCE_COLUMNS),)](
-        *(parts, row, len(row), scale, len(parts), places, words, o, REDUCE_COLUMNS, shares),
-        num_warps=max(1, shares * REDUCE_COLUMNS // (32 * REDUCE_LOADS_PER_THREAD)),
+    block_splits = 1 << (len(partials) - 1).bit_length()
+    kernels.reduce_partials[(ceil(len(out) / REDUCE_BLOCK_N),)](
+        *(partials, out, len(out), scale),
+        NUM_SPLITS=len(partials),
+        BYTES=num_bytes,
+        WORDS=(len(out) - c_out) // (num_bytes * c_out),
+        C_OUT=c_out,
+        BLOCK_N=REDUCE_BLOCK_N,
+        BLOCK_SPLITS=block_splits,
+        num_warps=max(1, block_splits * REDUCE_BLOCK_N // (32 * REDUCE_LOADS_PER_THREAD)),
     )
 
-
-def _launch(kernel: Any, grid: tuple[int, ...], blocks: BlockConfig, *arguments: Any) -> None:
-    kernel[grid](*arguments, num_warps=blocks.warps, num_stages=blocks.stages)
-
-
-def _blocks_per_program(count: int, blocks: BlockConfig) -> int:
-    """Blocks of positions for each program that shares a sum."""
-    return ceil(count / (blocks.splits * blocks.rows))

@@ -1,9 +1,9 @@
-"""Convolutions as GPU kernels, in Triton: implicit matrix products on channels-last images.
+"""Triton kernels for convolutions with stride 1: implicit GEMMs on channels-last images.
 
-A position (image, row, column) is a row of a product; what the kernel sees from there are its
-columns. Names: `high`, `wide` and c of the images that come in, k the side of the kernel, o the
-channels that come out; `bm`, `bk` and `bn` positions, columns and channels at a time. Blocks are
-summed in one order, so that the same numbers come out every time.
+One row of the GEMM is one output position (image, row, column); its columns are the inputs that the
+convolution kernel covers there. H, W and C_IN describe the input images, K is the side of the
+convolution kernel, C_OUT the number of output channels. BLOCK_M, BLOCK_N and BLOCK_K are positions,
+channels and GEMM columns per iteration. Sums run in a fixed order, so results are reproducible.
 """
 
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
@@ -15,256 +15,276 @@ import triton.language as tl
 
 
 @triton.jit
-def _unravel_position(p, rows: tl.constexpr, columns: tl.constexpr):
-    """The image, row and column of position p."""
-    return p // (rows * columns), p // columns % rows, p % columns
+def _unravel_position(position, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The image, row and column of a position."""
+    return position // (ROWS * COLUMNS), position // COLUMNS % ROWS, position % COLUMNS
 
 
 @triton.jit
 def _folded_offset(
-    b, i, j, rows: tl.constexpr, columns: tl.constexpr, o: tl.constexpr, fold: tl.constexpr
+    image,
+    row,
+    column,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    C_OUT: tl.constexpr,
+    FOLD: tl.constexpr,
 ):
-    """Where the channels of a position begin in folded memory."""
-    cell = (b * (rows // fold) + i // fold) * (columns // fold) + j // fold
-    return (cell * fold * fold + i % fold * fold + j % fold) * o
+    """Offset of a position's first channel in space-to-depth layout."""
+    cell = (image * (ROWS // FOLD) + row // FOLD) * (COLUMNS // FOLD) + column // FOLD
+    return (cell * FOLD * FOLD + row % FOLD * FOLD + column % FOLD) * C_OUT
 
 
 @triton.jit
 def _load_words(
-    x,
-    kw,
-    b,
-    i,
-    j,
-    inside,
-    planes: tl.constexpr,
-    high: tl.constexpr,
-    wide: tl.constexpr,
-    k: tl.constexpr,
+    x_ptr,
+    offs_word,
+    image,
+    row,
+    column,
+    mask_m,
+    PLANES: tl.constexpr,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    K: tl.constexpr,
 ):
-    """The words that the kernel sees from positions, in the order kw of the weights.
+    """The int32 words (four pixels each) under the convolution kernel, in the weights' order.
 
-    Neighbours in a row lie side by side, hence words down and positions across.
+    Neighbouring columns are adjacent in memory, so words are rows here and positions are columns.
     """
-    dy, dx, plane, row = kw // (k * planes * 4), kw // (planes * 4) % k, kw // 4 % planes, kw % 4
-    there = (plane * high + dy * 4 + row) * wide + dx
-    start = (b * planes * high + i * 4) * wide + j
-    return tl.load(x + there[:, None] + start[None, :], mask=inside[None, :], other=0)
+    dy, dx = offs_word // (K * PLANES * 4), offs_word // (PLANES * 4) % K
+    plane, line = offs_word // 4 % PLANES, offs_word % 4
+    offset = (plane * H + dy * 4 + line) * W + dx
+    start = (image * PLANES * H + row * 4) * W + column
+    return tl.load(x_ptr + offset[:, None] + start[None, :], mask=mask_m[None, :], other=0)
 
 
 @triton.jit
-def _unpack_pixel(words, place: tl.constexpr):
-    """One of the four pixels of each word, by way of the last bits of a float of 2^23 and more.
+def _unpack_pixel(words, byte: tl.constexpr):
+    """One of the four pixels of each word as float32.
 
-    A subtraction in place of a conversion, for which a GPU has fewer units.
+    The pixel becomes the low bits of a float of 2^23, from which 2^23 is subtracted. A GPU has more
+    units for subtractions than for conversions.
     """
-    bits = ((words >> (8 * place)) & 255) | 0x4B000000
+    bits = ((words >> (8 * byte)) & 255) | 0x4B000000
     return bits.to(tl.float32, bitcast=True) - 8388608.0
 
 
 @triton.jit
 def conv1_relu(
-    x,
-    w,
-    bias,
-    out,
-    count,
+    x_ptr,
+    w_ptr,
+    bias_ptr,
+    out_ptr,
+    num_positions,
     scale,
-    planes: tl.constexpr,
-    high: tl.constexpr,
-    wide: tl.constexpr,
-    k: tl.constexpr,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
-    o: tl.constexpr,
-    fold: tl.constexpr,
-    bm: tl.constexpr,
+    PLANES: tl.constexpr,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    K: tl.constexpr,
+    H_OUT: tl.constexpr,
+    W_OUT: tl.constexpr,
+    C_OUT: tl.constexpr,
+    FOLD: tl.constexpr,
+    BLOCK_M: tl.constexpr,
 ):
-    """The rectified and folded first layer of words [B, planes, high, wide]; w [4, words, o]."""
-    p, ko = tl.program_id(0) * bm + tl.arange(0, bm), tl.arange(0, o)
-    b, i, j = _unravel_position(p, rows, columns)
-    inside = p < count
-    kw = tl.arange(0, k * k * planes * 4)
-    words = tl.trans(_load_words(x, kw, b, i, j, inside, planes, high, wide, k))
-    weights = w + kw[:, None] * o + ko[None, :]
-    acc = tl.zeros((bm, o), tl.float32)
-    for place in tl.static_range(4):
-        pixels = _unpack_pixel(words, place).to(w.dtype.element_ty)
-        weight = tl.load(weights + place * (k * k * planes * 4 * o))
-        acc = tl.dot(pixels, weight, acc, input_precision="ieee")
-    y = tl.maximum(acc * scale + tl.load(bias + ko)[None, :].to(tl.float32), 0.0)
-    to = _folded_offset(b, i, j, rows, columns, o, fold)[:, None] + ko[None, :]
-    tl.store(out + to, y.to(out.dtype.element_ty), mask=inside[:, None])
+    """First layer, ReLU and space-to-depth of words [B, PLANES, H, W]; w [4, words, C_OUT]."""
+    offs_m, offs_n = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, C_OUT)
+    image, row, column = _unravel_position(offs_m, H_OUT, W_OUT)
+    mask_m = offs_m < num_positions
+    offs_word = tl.arange(0, K * K * PLANES * 4)
+    words = tl.trans(_load_words(x_ptr, offs_word, image, row, column, mask_m, PLANES, H, W, K))
+    w_ptrs = w_ptr + offs_word[:, None] * C_OUT + offs_n[None, :]
+    acc = tl.zeros((BLOCK_M, C_OUT), tl.float32)
+    for byte in tl.static_range(4):
+        pixels = _unpack_pixel(words, byte).to(w_ptr.dtype.element_ty)
+        w = tl.load(w_ptrs + byte * (K * K * PLANES * 4 * C_OUT))
+        acc = tl.dot(pixels, w, acc, input_precision="ieee")
+    y = tl.maximum(acc * scale + tl.load(bias_ptr + offs_n)[None, :].to(tl.float32), 0.0)
+    offset = _folded_offset(image, row, column, H_OUT, W_OUT, C_OUT, FOLD)
+    out_ptrs = out_ptr + (offset[:, None] + offs_n[None, :])
+    tl.store(out_ptrs, y.to(out_ptr.dtype.element_ty), mask=mask_m[:, None])
 
 
 @triton.jit
 def conv1_grad_weight(
-    x,
-    g,
-    parts,
-    count,
-    turns: tl.constexpr,
-    planes: tl.constexpr,
-    high: tl.constexpr,
-    wide: tl.constexpr,
-    k: tl.constexpr,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
-    o: tl.constexpr,
-    fold: tl.constexpr,
-    bm: tl.constexpr,
+    x_ptr,
+    grad_ptr,
+    partials_ptr,
+    num_positions,
+    BLOCKS_PER_PROGRAM: tl.constexpr,
+    PLANES: tl.constexpr,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    K: tl.constexpr,
+    H_OUT: tl.constexpr,
+    W_OUT: tl.constexpr,
+    C_OUT: tl.constexpr,
+    FOLD: tl.constexpr,
+    BLOCK_M: tl.constexpr,
 ):
-    """Of a share of the positions: dL/dw [4, k k planes 4, o], then dL/dbias [o]."""
-    n: tl.constexpr = k * k * planes * 4
-    s, kw, ko = tl.program_id(0), tl.arange(0, n), tl.arange(0, o)
-    zero, total = tl.zeros((n, o), tl.float32), tl.zeros((o,), tl.float32)
-    w0, w1, w2, w3 = zero, zero, zero, zero
-    for turn in range(turns):
-        p = (s * turns + turn) * bm + tl.arange(0, bm)
-        b, i, j = _unravel_position(p, rows, columns)
-        inside = p < count
-        words = _load_words(x, kw, b, i, j, inside, planes, high, wide, k)
-        at = _folded_offset(b, i, j, rows, columns, o, fold)[:, None] + ko[None, :]
-        slope = tl.load(g + at, mask=inside[:, None], other=0.0)
-        w0 = tl.dot(_unpack_pixel(words, 0).to(slope.dtype), slope, w0, input_precision="ieee")
-        w1 = tl.dot(_unpack_pixel(words, 1).to(slope.dtype), slope, w1, input_precision="ieee")
-        w2 = tl.dot(_unpack_pixel(words, 2).to(slope.dtype), slope, w2, input_precision="ieee")
-        w3 = tl.dot(_unpack_pixel(words, 3).to(slope.dtype), slope, w3, input_precision="ieee")
-        total += tl.sum(slope.to(tl.float32), 0)
-    part = parts + s * (4 * n * o + o)
-    to = part + kw[:, None] * o + ko[None, :]
-    tl.store(to, w0)
-    tl.store(to + n * o, w1)
-    tl.store(to + 2 * n * o, w2)
-    tl.store(to + 3 * n * o, w3)
-    tl.store(part + 4 * n * o + ko, total)
+    """Partial dL/dw [4, words, C_OUT], then dL/dbias [C_OUT], over one program's positions."""
+    WORDS: tl.constexpr = K * K * PLANES * 4
+    split, offs_word, offs_n = tl.program_id(0), tl.arange(0, WORDS), tl.arange(0, C_OUT)
+    zero, grad_bias = tl.zeros((WORDS, C_OUT), tl.float32), tl.zeros((C_OUT,), tl.float32)
+    acc0, acc1, acc2, acc3 = zero, zero, zero, zero
+    for block in range(BLOCKS_PER_PROGRAM):
+        offs_m = (split * BLOCKS_PER_PROGRAM + block) * BLOCK_M + tl.arange(0, BLOCK_M)
+        image, row, column = _unravel_position(offs_m, H_OUT, W_OUT)
+        mask_m = offs_m < num_positions
+        words = _load_words(x_ptr, offs_word, image, row, column, mask_m, PLANES, H, W, K)
+        offset = _folded_offset(image, row, column, H_OUT, W_OUT, C_OUT, FOLD)
+        grad_ptrs = grad_ptr + (offset[:, None] + offs_n[None, :])
+        grad = tl.load(grad_ptrs, mask=mask_m[:, None], other=0.0)
+        acc0 = tl.dot(_unpack_pixel(words, 0).to(grad.dtype), grad, acc0, input_precision="ieee")
+        acc1 = tl.dot(_unpack_pixel(words, 1).to(grad.dtype), grad, acc1, input_precision="ieee")
+        acc2 = tl.dot(_unpack_pixel(words, 2).to(grad.dtype), grad, acc2, input_precision="ieee")
+        acc3 = tl.dot(_unpack_pixel(words, 3).to(grad.dtype), grad, acc3, input_precision="ieee")
+        grad_bias += tl.sum(grad.to(tl.float32), 0)
+    partial_ptr = partials_ptr + split * (4 * WORDS * C_OUT + C_OUT)
+    out_ptrs = partial_ptr + offs_word[:, None] * C_OUT + offs_n[None, :]
+    tl.store(out_ptrs, acc0)
+    tl.store(out_ptrs + WORDS * C_OUT, acc1)
+    tl.store(out_ptrs + 2 * WORDS * C_OUT, acc2)
+    tl.store(out_ptrs + 3 * WORDS * C_OUT, acc3)
+    tl.store(partial_ptr + 4 * WORDS * C_OUT + offs_n, grad_bias)
 
 
 @triton.jit
 def conv_relu(
-    x,
-    w,
-    bias,
-    out,
-    count,
-    high: tl.constexpr,
-    wide: tl.constexpr,
-    c: tl.constexpr,
-    k: tl.constexpr,
-    o: tl.constexpr,
-    bm: tl.constexpr,
-    bk: tl.constexpr,
+    x_ptr,
+    w_ptr,
+    bias_ptr,
+    out_ptr,
+    num_positions,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    C_IN: tl.constexpr,
+    K: tl.constexpr,
+    C_OUT: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):
-    """A rectified layer [positions, o]; w [o, k k c]."""
-    p, ko, kk = tl.program_id(0) * bm + tl.arange(0, bm), tl.arange(0, o), tl.arange(0, bk)
-    b, i, j = _unravel_position(p, high - k + 1, wide - k + 1)
-    inside = p < count
-    start = ((b * high + i) * wide + j) * c
-    acc = tl.zeros((bm, o), tl.float32)
-    for block in range(k * k * c // bk):
-        dy, first = block // (k * c // bk), block % (k * c // bk) * bk
-        at = start[:, None] + (dy * wide * c + first + kk)[None, :]
-        seen = tl.load(x + at, mask=inside[:, None], other=0.0)
-        weights = tl.load(w + ko[:, None] * (k * k * c) + (block * bk + kk)[None, :])
-        acc = tl.dot(seen, tl.trans(weights), acc, input_precision="ieee")
-    y = tl.maximum(acc + tl.load(bias + ko)[None, :].to(tl.float32), 0.0)
-    to = out + (p * o)[:, None] + ko[None, :]
-    tl.store(to, y.to(out.dtype.element_ty), mask=inside[:, None])
+    """A layer and ReLU, [positions, C_OUT]; w [C_OUT, K K C_IN]."""
+    offs_m, offs_n = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, C_OUT)
+    offs_k = tl.arange(0, BLOCK_K)
+    image, row, column = _unravel_position(offs_m, H - K + 1, W - K + 1)
+    mask_m = offs_m < num_positions
+    start = ((image * H + row) * W + column) * C_IN
+    acc = tl.zeros((BLOCK_M, C_OUT), tl.float32)
+    for block in range(K * K * C_IN // BLOCK_K):
+        dy, first_k = block // (K * C_IN // BLOCK_K), block % (K * C_IN // BLOCK_K) * BLOCK_K
+        x_ptrs = x_ptr + (start[:, None] + (dy * W * C_IN + first_k + offs_k)[None, :])
+        x = tl.load(x_ptrs, mask=mask_m[:, None], other=0.0)
+        w_ptrs = w_ptr + offs_n[:, None] * (K * K * C_IN) + (block * BLOCK_K + offs_k)[None, :]
+        acc = tl.dot(x, tl.trans(tl.load(w_ptrs)), acc, input_precision="ieee")
+    y = tl.maximum(acc + tl.load(bias_ptr + offs_n)[None, :].to(tl.float32), 0.0)
+    out_ptrs = out_ptr + (offs_m * C_OUT)[:, None] + offs_n[None, :]
+    tl.store(out_ptrs, y.to(out_ptr.dtype.element_ty), mask=mask_m[:, None])
 
 
 @triton.jit
 def conv_grad_weight(
-    x,
-    g,
-    parts,
-    count,
-    turns: tl.constexpr,
-    high: tl.constexpr,
-    wide: tl.constexpr,
-    c: tl.constexpr,
-    k: tl.constexpr,
-    o: tl.constexpr,
-    bm: tl.constexpr,
-    bk: tl.constexpr,
+    x_ptr,
+    grad_ptr,
+    partials_ptr,
+    num_positions,
+    BLOCKS_PER_PROGRAM: tl.constexpr,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    C_IN: tl.constexpr,
+    K: tl.constexpr,
+    C_OUT: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):
-    """Of a share of the positions: dL/dw [o, k k c], then dL/dbias [o]."""
-    block, s = tl.program_id(0), tl.program_id(1)
-    dy, first = block // (k * c // bk), block % (k * c // bk) * bk
-    kk, ko = tl.arange(0, bk), tl.arange(0, o)
-    acc, total = tl.zeros((bk, o), tl.float32), tl.zeros((o,), tl.float32)
-    for turn in range(turns):
-        p = (s * turns + turn) * bm + tl.arange(0, bm)
-        b, i, j = _unravel_position(p, high - k + 1, wide - k + 1)
-        inside = (p < count)[:, None]
-        start = ((b * high + i + dy) * wide + j) * c + first
-        seen = tl.load(x + start[:, None] + kk[None, :], mask=inside, other=0.0)
-        slope = tl.load(g + (p * o)[:, None] + ko[None, :], mask=inside, other=0.0)
-        acc = tl.dot(tl.trans(seen), slope, acc, input_precision="ieee")
-        if block == 0:
-            total += tl.sum(slope.to(tl.float32), 0)
-    part = parts + s * (o * k * k * c + o)
-    tl.store(part + ko[:, None] * (k * k * c) + (block * bk + kk)[None, :], tl.trans(acc))
-    if block == 0:
-        tl.store(part + o * k * k * c + ko, total)
+    """Partial dL/dw [C_OUT, K K C_IN], then dL/dbias [C_OUT], over one program's positions."""
+    block_k, split = tl.program_id(0), tl.program_id(1)
+    dy, first_k = block_k // (K * C_IN // BLOCK_K), block_k % (K * C_IN // BLOCK_K) * BLOCK_K
+    offs_k, offs_n = tl.arange(0, BLOCK_K), tl.arange(0, C_OUT)
+    acc, grad_bias = tl.zeros((BLOCK_K, C_OUT), tl.float32), tl.zeros((C_OUT,), tl.float32)
+    for block in range(BLOCKS_PER_PROGRAM):
+        offs_m = (split * BLOCKS_PER_PROGRAM + block) * BLOCK_M + tl.arange(0, BLOCK_M)
+        image, row, column = _unravel_position(offs_m, H - K + 1, W - K + 1)
+        mask_m = (offs_m < num_positions)[:, None]
+        start = ((image * H + row + dy) * W + column) * C_IN + first_k
+        x = tl.load(x_ptr + start[:, None] + offs_k[None, :], mask=mask_m, other=0.0)
+        grad_ptrs = grad_ptr + (offs_m * C_OUT)[:, None] + offs_n[None, :]
+        grad = tl.load(grad_ptrs, mask=mask_m, other=0.0)
+        acc = tl.dot(tl.trans(x), grad, acc, input_precision="ieee")
+        if block_k == 0:
+            grad_bias += tl.sum(grad.to(tl.float32), 0)
+    partial_ptr = partials_ptr + split * (C_OUT * K * K * C_IN + C_OUT)
+    columns = (block_k * BLOCK_K + offs_k)[None, :]
+    tl.store(partial_ptr + offs_n[:, None] * (K * K * C_IN) + columns, tl.trans(acc))
+    if block_k == 0:
+        tl.store(partial_ptr + C_OUT * K * K * C_IN + offs_n, grad_bias)
 
 
 @triton.jit
 def conv_grad_input(
-    g,
-    w,
-    x,
-    out,
-    count,
-    high: tl.constexpr,
-    wide: tl.constexpr,
-    c: tl.constexpr,
-    k: tl.constexpr,
-    o: tl.constexpr,
-    bm: tl.constexpr,
-    bn: tl.constexpr,
-    bk: tl.constexpr,
+    grad_ptr,
+    w_ptr,
+    x_ptr,
+    out_ptr,
+    num_positions,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    C_IN: tl.constexpr,
+    K: tl.constexpr,
+    C_OUT: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):
-    """dL/dx [positions, c] of slopes g [positions, o], 0 where x is."""
-    p, kc = tl.program_id(0) * bm + tl.arange(0, bm), tl.program_id(1) * bn + tl.arange(0, bn)
-    ko, rows, columns = tl.arange(0, bk), high - k + 1, wide - k + 1
-    b, i, j = _unravel_position(p, high, wide)
-    start = ((b * rows + i) * columns + j) * o
-    acc = tl.zeros((bm, bn), tl.float32)
-    for block in range(k * k * o // bk):
-        tap, first = block // (o // bk), block % (o // bk) * bk
-        dy, dx = tap // k, tap % k
-        reached = (i >= dy) & (i - dy < rows) & (j >= dx) & (j - dx < columns) & (p < count)
-        at = (start - (dy * columns + dx) * o + first)[:, None] + ko[None, :]
-        slope = tl.load(g + at, mask=reached[:, None], other=0.0)
-        weights = tl.load(w + (((first + ko) * k * k + tap) * c)[:, None] + kc[None, :])
-        acc = tl.dot(slope, weights, acc, input_precision="ieee")
-    at, inside = (p * c)[:, None] + kc[None, :], (p < count)[:, None]
-    alive = tl.load(x + at, mask=inside, other=0.0) > 0
-    tl.store(out + at, tl.where(alive, acc, 0.0).to(out.dtype.element_ty), mask=inside)
+    """dL/dx [positions, C_IN] from dL/dy [positions, C_OUT], masked by the ReLU that gave x."""
+    offs_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_k, H_OUT, W_OUT = tl.arange(0, BLOCK_K), H - K + 1, W - K + 1
+    image, row, column = _unravel_position(offs_m, H, W)
+    start = ((image * H_OUT + row) * W_OUT + column) * C_OUT
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for block in range(K * K * C_OUT // BLOCK_K):
+        tap, first_k = block // (C_OUT // BLOCK_K), block % (C_OUT // BLOCK_K) * BLOCK_K
+        dy, dx = tap // K, tap % K
+        inside = (row >= dy) & (row - dy < H_OUT) & (column >= dx) & (column - dx < W_OUT)
+        mask = (inside & (offs_m < num_positions))[:, None]
+        offset = start - (dy * W_OUT + dx) * C_OUT + first_k
+        grad = tl.load(grad_ptr + (offset[:, None] + offs_k[None, :]), mask=mask, other=0.0)
+        w_ptrs = w_ptr + (((first_k + offs_k) * K * K + tap) * C_IN)[:, None] + offs_n[None, :]
+        acc = tl.dot(grad, tl.load(w_ptrs), acc, input_precision="ieee")
+    offset, mask_m = (offs_m * C_IN)[:, None] + offs_n[None, :], (offs_m < num_positions)[:, None]
+    is_active = tl.load(x_ptr + offset, mask=mask_m, other=0.0) > 0
+    grad_x = tl.where(is_active, acc, 0.0).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + offset, grad_x, mask=mask_m)
 
 
 @triton.jit
 def reduce_partials(
-    parts,
-    out,
+    partials_ptr,
+    out_ptr,
     size,
     scale,
-    splits: tl.constexpr,
-    places: tl.constexpr,
-    words: tl.constexpr,
-    o: tl.constexpr,
-    bm: tl.constexpr,
-    bs: tl.constexpr,
+    NUM_SPLITS: tl.constexpr,
+    BYTES: tl.constexpr,
+    WORDS: tl.constexpr,
+    C_OUT: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_SPLITS: tl.constexpr,
 ):
-    """The sum of parts [splits, size], all of a column at once; `bs` is no less than `splits`.
+    """Sum of partials [NUM_SPLITS, size] over the splits; BLOCK_SPLITS >= NUM_SPLITS.
 
-    It begins with weights [places, words, o]: they come out scaled, as [o, words, places].
+    The first BYTES * WORDS * C_OUT columns are weights [BYTES, WORDS, C_OUT]. They are scaled and
+    written as [C_OUT, WORDS, BYTES].
     """
-    at, s = tl.program_id(0) * bm + tl.arange(0, bm), tl.arange(0, bs)
-    inside, weight = at < size, at < places * words * o
-    mask = (s < splits)[:, None] & inside[None, :]
-    acc = tl.sum(tl.load(parts + s[:, None] * size + at[None, :], mask=mask, other=0.0), 0)
-    turned = (at % o * words + at // o % words) * places + at // (o * words)
-    acc = tl.where(weight, acc * scale, acc)
-    to = out + tl.where(weight, turned, at)
-    tl.store(to, acc.to(out.dtype.element_ty), mask=inside)
+    offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_split = tl.arange(0, BLOCK_SPLITS)
+    mask_n, is_weight = offs_n < size, offs_n < BYTES * WORDS * C_OUT
+    mask = (offs_split < NUM_SPLITS)[:, None] & mask_n[None, :]
+    partial_ptrs = partials_ptr + offs_split[:, None] * size + offs_n[None, :]
+    acc = tl.sum(tl.load(partial_ptrs, mask=mask, other=0.0), 0)
+    transposed = (offs_n % C_OUT * WORDS + offs_n // C_OUT % WORDS) * BYTES
+    transposed += offs_n // (C_OUT * WORDS)
+    acc = tl.where(is_weight, acc * scale, acc)
+    out_ptrs = out_ptr + tl.where(is_weight, transposed, offs_n)
+    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=mask_n)

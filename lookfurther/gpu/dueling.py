@@ -1,8 +1,8 @@
-"""The paper's two Atari networks forward and backward on a GPU, written out.
+"""Forward and backward pass of the paper's two Atari networks on a GPU, written out.
 
-Backward, slopes first go down through the streams: the convolutions wait for nothing else. The
-gradients of the streams' and head's own weights are many small kernels, which run beside those of
-the convolutions; autograd has them one after the other.
+The backward pass first computes the gradients of the activations down through the streams: the
+convolutions need nothing else. The gradients of the weights of streams and head are many small
+kernels. They run at the same time as the convolutions, where autograd would run them before.
 """
 
 from __future__ import annotations
@@ -21,70 +21,70 @@ from lookfurther.networks import DuelingNetwork, concat_streams
 
 
 class SavedActivations(NamedTuple):
-    """What a forward pass leaves for the backward one."""
+    """What the backward pass needs of the forward pass."""
 
     images: Tensor
-    conv_outputs: list[Tensor]  # the convolutions, rectified, channels last
-    hidden: list[Tensor]  # the streams' layers [2, B, width], rectified
+    conv_outputs: list[Tensor]  # after ReLU, channels last
+    hidden: list[Tensor]  # the streams' layers [2, B, width], after ReLU
 
     @property
     def flat_features(self) -> Tensor:
-        """The streams' inputs [B, features]."""
+        """The input of the streams [B, features]."""
         return self.conv_outputs[-1].flatten(1)
 
 
 def dueling_forward(network: DuelingNetwork, images: Tensor) -> tuple[Tensor, SavedActivations]:
-    """f [B, A] in float32 of images as they are, and what was seen on the way."""
-    learned = [p for layer in conv.conv_layers(network) for p in (layer.weight, layer.bias)]
-    maps = conv.conv_forward(images, network.scale, learned)
-    seen = SavedActivations(images, maps, network.streams.hidden_layers(maps[-1].flatten(1)))
-    return head_forward(seen.hidden[-1], list(network.head.parameters())).sum(0), seen
+    """Q-values [B, A] in float32 of uint8 images, and what the backward pass needs."""
+    parameters = [p for layer in conv.conv_layers(network) for p in (layer.weight, layer.bias)]
+    conv_outputs = conv.conv_forward(images, network.scale, parameters)
+    hidden = network.streams.hidden_layers(conv_outputs[-1].flatten(1))
+    saved = SavedActivations(images, conv_outputs, hidden)
+    return head_forward(hidden[-1], list(network.head.parameters())).sum(0), saved
 
 
 def dueling_values(network: Any, images: Tensor) -> Tensor:
-    """f(x, a) [B, A] alone: `networks.values` of `networks.prepare`."""
+    """Q-values [B, A] alone; equals `networks.q_from_inputs` of `networks.prepare_inputs`."""
     return dueling_forward(network, images)[0]
 
 
 def activation_gradients(
     network: DuelingNetwork, saved: SavedActivations, grad_q: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
-    """dL/d of the last convolution, and of the streams' layers from the first to the last.
+    """Gradients of the last convolution, and of the streams' layers from first to last.
 
-    All before they were rectified.
+    All are gradients of the values before ReLU.
     """
     assert network.streams.first is not None
-    last = head_backward(grad_q, saved.hidden[-1], list(network.head.parameters()))
-    found = [last.unflatten(-1, (2, -1)).transpose(0, 1)]
+    grad_last = head_backward(grad_q, saved.hidden[-1], list(network.head.parameters()))
+    grad_hidden = [grad_last.unflatten(-1, (2, -1)).transpose(0, 1)]
     for weight, h in zip(reversed(network.streams.weights), saved.hidden[-2::-1], strict=True):
-        found.insert(0, relu_backward(torch.bmm(found[0], weight.transpose(1, 2)), h))
-    below = relu_backward(
-        concat_streams(found[0]) @ network.streams.first.weight, saved.flat_features
-    )
-    return below.view(saved.conv_outputs[-1].shape), found
+        grad_hidden.insert(0, relu_backward(torch.bmm(grad_hidden[0], weight.transpose(1, 2)), h))
+    grad_features = concat_streams(grad_hidden[0]) @ network.streams.first.weight
+    grad_conv = relu_backward(grad_features, saved.flat_features)
+    return grad_conv.view(saved.conv_outputs[-1].shape), grad_hidden
 
 
 def relu_backward(grad_output: Tensor, y: Tensor) -> Tensor:
-    """The slope before y was rectified: 0 where y is."""
+    """The gradient before ReLU gave y."""
     return torch.where(y > 0, grad_output, 0.0)
 
 
 def stream_and_head_gradients(
     saved: SavedActivations, grad_hidden: list[Tensor], grad_q: Tensor
 ) -> list[Tensor]:
-    """Those of the streams and the head, of the slopes of their layers and of f."""
-    first, *rest = grad_hidden
-    first = concat_streams(first)
+    """Gradients of the parameters of streams and head, in their order."""
+    grad_first, *grad_rest = grad_hidden
+    grad_first = concat_streams(grad_first)
     return [
-        *(first.t() @ saved.flat_features, first.sum(0)),
-        *(torch.bmm(h.transpose(1, 2), g) for h, g in zip(saved.hidden, rest, strict=False)),
-        *(g.sum(1, keepdim=True) for g in rest),
+        *(grad_first.t() @ saved.flat_features, grad_first.sum(0)),
+        *(torch.bmm(h.transpose(1, 2), g) for h, g in zip(saved.hidden, grad_rest, strict=False)),
+        *(g.sum(1, keepdim=True) for g in grad_rest),
         *head_gradients(saved.hidden[-1], grad_q),
     ]
 
 
 def head_gradients(h: Tensor, grad_q: Tensor) -> Iterator[Tensor]:
-    """Those of the value's weight and bias, then the advantages', in float32 like these."""
+    """Gradients of weight and bias of the value, then of the advantages, in float32."""
     with torch.autocast(h.device.type, enabled=False):
         value, advantage = (grad_q.t() @ concat_streams(h).float()).chunk(2, -1)
     bias = grad_q.sum(0)
@@ -93,7 +93,7 @@ def head_gradients(h: Tensor, grad_q: Tensor) -> Iterator[Tensor]:
 
 
 class FusedDuelingPasses(AutogradPasses):
-    """Both ways by the functions above, compiled."""
+    """Forward and backward pass by the functions above, compiled."""
 
     takes_raw_observations = True
 
@@ -112,12 +112,12 @@ class FusedDuelingPasses(AutogradPasses):
 
     @torch.no_grad()
     def backward(self, network: Any, saved: SavedActivations, grad_q: Tensor) -> list[Tensor]:
-        last, found = self.activation_gradients(network, saved, grad_q)
+        grad_conv, grad_hidden = self.activation_gradients(network, saved, grad_q)
         with self.side_stream.fork():
-            tail = self.stream_and_head_gradients(saved, found, grad_q)
+            other_gradients = self.stream_and_head_gradients(saved, grad_hidden, grad_q)
         weights = [layer.weight for layer in conv.conv_layers(network)]
-        convolutions = conv.conv_backward(
-            saved.images, network.scale, saved.conv_outputs, last, weights
+        conv_gradients = conv.conv_backward(
+            saved.images, network.scale, saved.conv_outputs, grad_conv, weights
         )
         self.side_stream.join()
-        return convolutions + tail
+        return conv_gradients + other_gradients

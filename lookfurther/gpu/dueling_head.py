@@ -1,8 +1,7 @@
-"""Dueling heads as GPU kernels, in Triton: from both streams' last layers to values, and back.
+"""Triton kernels for the dueling head: from the last layer of both streams to Q-values, and back.
 
-All else waits for these, and a product of 18 columns leaves a GPU idle: by torch's compiler the way
-forward is four kernels, one after the other. Names: c the width of a stream; `bm` and `bk` rows and
-columns of one program.
+Everything else waits for the head, and a GEMM with 18 columns leaves a GPU idle. torch.compile makes
+four kernels of the forward pass, one after another; here each direction is one kernel.
 """
 
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
@@ -17,117 +16,130 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK_M, BLOCK_K = 16, 64  # of one program
-MIN_DOT_SIZE = 16  # actions that a product on tensor cores takes
+BLOCK_M, BLOCK_K = 16, 64  # rows and hidden units per program
+MIN_DOT_SIZE = 16  # the smallest side of a product on tensor cores
 
 
 @triton.jit
 def dueling_head_forward(
-    h,
-    value_weight,
-    value_bias,
-    weight,
-    bias,
-    out,
-    count,
-    stream,
-    row,
-    c: tl.constexpr,
-    actions: tl.constexpr,
-    padded: tl.constexpr,
-    bm: tl.constexpr,
-    bk: tl.constexpr,
+    h_ptr,
+    value_w_ptr,
+    value_bias_ptr,
+    w_ptr,
+    bias_ptr,
+    out_ptr,
+    num_rows,
+    stride_hs,
+    stride_hm,
+    WIDTH: tl.constexpr,
+    ACTIONS: tl.constexpr,
+    BLOCK_A: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):
-    """Shares [c / bk, rows, actions] of V + A - mean A; `stream`, `row`: h's strides."""
-    p, a = tl.program_id(0) * bm + tl.arange(0, bm), tl.arange(0, padded)
-    share = tl.program_id(1)
-    k = share * bk + tl.arange(0, bk)
-    inside, real = (p < count)[:, None], a < actions
-    at, seen = h + (p * row)[:, None] + k[None, :], inside & (k < c)[None, :]
-    mine = tl.load(at, mask=seen, other=0.0).to(tl.float32)
-    v = tl.sum(mine * tl.load(value_weight + k, mask=k < c, other=0.0)[None, :], 1)
-    theirs = tl.load(at + stream, mask=seen, other=0.0).to(tl.float32)
-    there = real[:, None] & (k < c)[None, :]
-    w = tl.load(weight + a[:, None] * c + k[None, :], mask=there, other=0.0)
-    acc = tl.dot(theirs, tl.trans(w), input_precision="tf32x3")
-    if share == 0:
-        acc += tl.load(bias + a, mask=real, other=0.0)[None, :]
-        v += tl.load(value_bias)
-    q = (v - tl.sum(acc, 1) / actions)[:, None] + acc
-    to = out + ((share * count + p) * actions)[:, None] + a[None, :]
-    tl.store(to, q, mask=inside & real[None, :])
+    """Partial sums [WIDTH / BLOCK_K, rows, ACTIONS] of V + A - mean A.
+
+    stride_hs and stride_hm are the strides of h over streams and rows.
+    """
+    offs_m, offs_a = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_A)
+    split = tl.program_id(1)
+    offs_k = split * BLOCK_K + tl.arange(0, BLOCK_K)
+    mask_m, mask_a = (offs_m < num_rows)[:, None], offs_a < ACTIONS
+    h_ptrs = h_ptr + (offs_m * stride_hm)[:, None] + offs_k[None, :]
+    mask_h = mask_m & (offs_k < WIDTH)[None, :]
+    value_h = tl.load(h_ptrs, mask=mask_h, other=0.0).to(tl.float32)
+    value_w = tl.load(value_w_ptr + offs_k, mask=offs_k < WIDTH, other=0.0)
+    value = tl.sum(value_h * value_w[None, :], 1)
+    advantage_h = tl.load(h_ptrs + stride_hs, mask=mask_h, other=0.0).to(tl.float32)
+    mask_w = mask_a[:, None] & (offs_k < WIDTH)[None, :]
+    w = tl.load(w_ptr + offs_a[:, None] * WIDTH + offs_k[None, :], mask=mask_w, other=0.0)
+    advantage = tl.dot(advantage_h, tl.trans(w), input_precision="tf32x3")
+    if split == 0:
+        advantage += tl.load(bias_ptr + offs_a, mask=mask_a, other=0.0)[None, :]
+        value += tl.load(value_bias_ptr)
+    q = (value - tl.sum(advantage, 1) / ACTIONS)[:, None] + advantage
+    out_ptrs = out_ptr + ((split * num_rows + offs_m) * ACTIONS)[:, None] + offs_a[None, :]
+    tl.store(out_ptrs, q, mask=mask_m & mask_a[None, :])
 
 
 @triton.jit
 def dueling_head_backward(
-    slope,
-    value_weight,
-    weight,
-    h,
-    out,
-    count,
-    stream,
-    row,
-    c: tl.constexpr,
-    actions: tl.constexpr,
-    padded: tl.constexpr,
-    bm: tl.constexpr,
-    bk: tl.constexpr,
+    grad_q_ptr,
+    value_w_ptr,
+    w_ptr,
+    h_ptr,
+    out_ptr,
+    num_rows,
+    stride_hs,
+    stride_hm,
+    WIDTH: tl.constexpr,
+    ACTIONS: tl.constexpr,
+    BLOCK_A: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):
-    """dL/dh [rows, 2 c] of slopes [rows, actions], before h was rectified: 0 where h is."""
-    p, a = tl.program_id(0) * bm + tl.arange(0, bm), tl.arange(0, padded)
-    k = tl.program_id(1) * bk + tl.arange(0, bk)
-    inside, real = (p < count)[:, None], a < actions
-    s = tl.load(slope + (p * actions)[:, None] + a[None, :], mask=inside & real[None, :], other=0.0)
-    total = tl.sum(s, 1)[:, None]
-    there = real[:, None] & (k < c)[None, :]
-    w = tl.load(weight + a[:, None] * c + k[None, :], mask=there, other=0.0)
-    theirs = tl.dot(tl.where(real[None, :], s - total / actions, 0.0), w, input_precision="tf32x3")
-    mine = total * tl.load(value_weight + k, mask=k < c, other=0.0)[None, :]
-    at, seen = h + (p * row)[:, None] + k[None, :], inside & (k < c)[None, :]
-    to = out + (p * 2 * c)[:, None] + k[None, :]
-    mine = tl.where(tl.load(at, mask=seen, other=0.0) > 0, mine, 0.0)
-    theirs = tl.where(tl.load(at + stream, mask=seen, other=0.0) > 0, theirs, 0.0)
-    tl.store(to, mine.to(out.dtype.element_ty), mask=seen)
-    tl.store(to + c, theirs.to(out.dtype.element_ty), mask=seen)
+    """dL/dh [rows, 2 WIDTH] from dL/dq [rows, ACTIONS], before the ReLU that gave h."""
+    offs_m, offs_a = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_A)
+    offs_k = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
+    mask_m, mask_a = (offs_m < num_rows)[:, None], offs_a < ACTIONS
+    grad_q_ptrs = grad_q_ptr + (offs_m * ACTIONS)[:, None] + offs_a[None, :]
+    grad_q = tl.load(grad_q_ptrs, mask=mask_m & mask_a[None, :], other=0.0)
+    grad_value = tl.sum(grad_q, 1)[:, None]
+    mask_w = mask_a[:, None] & (offs_k < WIDTH)[None, :]
+    w = tl.load(w_ptr + offs_a[:, None] * WIDTH + offs_k[None, :], mask=mask_w, other=0.0)
+    grad_advantage = tl.where(mask_a[None, :], grad_q - grad_value / ACTIONS, 0.0)
+    advantage_h_grad = tl.dot(grad_advantage, w, input_precision="tf32x3")
+    value_w = tl.load(value_w_ptr + offs_k, mask=offs_k < WIDTH, other=0.0)
+    value_h_grad = grad_value * value_w[None, :]
+    h_ptrs = h_ptr + (offs_m * stride_hm)[:, None] + offs_k[None, :]
+    mask_h = mask_m & (offs_k < WIDTH)[None, :]
+    out_ptrs = out_ptr + (offs_m * 2 * WIDTH)[:, None] + offs_k[None, :]
+    value_h = tl.load(h_ptrs, mask=mask_h, other=0.0)
+    value_h_grad = tl.where(value_h > 0, value_h_grad, 0.0)
+    advantage_h = tl.load(h_ptrs + stride_hs, mask=mask_h, other=0.0)
+    advantage_h_grad = tl.where(advantage_h > 0, advantage_h_grad, 0.0)
+    tl.store(out_ptrs, value_h_grad.to(out_ptr.dtype.element_ty), mask=mask_h)
+    tl.store(out_ptrs + WIDTH, advantage_h_grad.to(out_ptr.dtype.element_ty), mask=mask_h)
 
 
-@torch.library.custom_op("lookfurther::head", mutates_args=())
-def head_forward(h: Tensor, learned: list[Tensor]) -> Tensor:
-    """Shares [n, B, A] in float32 of the streams' last layers h [2, B, c]; f is their sum.
+@torch.library.custom_op("lookfurther::head_forward", mutates_args=())
+def head_forward(h: Tensor, parameters: list[Tensor]) -> Tensor:
+    """Partial sums [n, B, A] in float32 from the streams' last layers h [2, B, width].
 
-    Learned are, in float32, the value's weight and bias, then the advantages'.
+    The Q-values are their sum over n. The parameters, in float32, are weight and bias of the value,
+    then of the advantages.
     """
-    out = _allocate_partials(h, learned[2])
+    value_w, value_bias, w, bias = parameters
+    out = _allocate_partials(h, w)
     cast(Any, dueling_head_forward)[(ceil(h.shape[1] / BLOCK_M), len(out))](
-        *(h, *learned, out, *_launch_sizes(h, learned[2]))
+        *(h, value_w, value_bias, w, bias, out), **_launch_sizes(h, w)
     )
     return out
 
 
 @head_forward.register_fake
-def _(h: Tensor, learned: list[Tensor]) -> Tensor:
-    return _allocate_partials(h, learned[2])
+def _(h: Tensor, parameters: list[Tensor]) -> Tensor:
+    return _allocate_partials(h, parameters[2])
 
 
-def _allocate_partials(h: Tensor, weight: Tensor) -> Tensor:
-    _, count, c = h.shape
-    return weight.new_empty(ceil(c / BLOCK_K), count, len(weight))
+def _allocate_partials(h: Tensor, w: Tensor) -> Tensor:
+    _, num_rows, width = h.shape
+    return w.new_empty(ceil(width / BLOCK_K), num_rows, len(w))
 
 
-@torch.library.custom_op("lookfurther::head_slope", mutates_args=())
-def head_backward(grad_q: Tensor, h: Tensor, learned: list[Tensor]) -> Tensor:
-    """dL/dh, before h was rectified, as rows [B, 2 c], of dL/df [B, A]."""
-    value_weight, _, weight, _ = learned
-    out, (_, count, c) = _allocate_grad_hidden(h), h.shape
-    cast(Any, dueling_head_backward)[(ceil(count / BLOCK_M), ceil(c / BLOCK_K))](
-        *(grad_q.contiguous(), value_weight, weight, h, out, *_launch_sizes(h, weight))
+@torch.library.custom_op("lookfurther::head_backward", mutates_args=())
+def head_backward(grad_q: Tensor, h: Tensor, parameters: list[Tensor]) -> Tensor:
+    """dL/dh [B, 2 width] from dL/dq [B, A], before the ReLU that gave h."""
+    value_w, _, w, _ = parameters
+    out, (_, num_rows, width) = _allocate_grad_hidden(h), h.shape
+    cast(Any, dueling_head_backward)[(ceil(num_rows / BLOCK_M), ceil(width / BLOCK_K))](
+        *(grad_q.contiguous(), value_w, w, h, out), **_launch_sizes(h, w)
     )
     return out
 
 
 @head_backward.register_fake
-def _(slope: Tensor, h: Tensor, learned: list[Tensor]) -> Tensor:
+def _(grad_q: Tensor, h: Tensor, parameters: list[Tensor]) -> Tensor:
     return _allocate_grad_hidden(h)
 
 
@@ -135,9 +147,17 @@ def _allocate_grad_hidden(h: Tensor) -> Tensor:
     return h.new_empty(h.shape[1], 2 * h.shape[2])
 
 
-def _launch_sizes(h: Tensor, weight: Tensor) -> tuple[int, ...]:
-    """Rows, how far streams and rows lie apart, widths, actions, and what is done at a time."""
-    (_, count, c), (stream, row, column), actions = h.shape, h.stride(), len(weight)
-    assert column == 1
-    padded = max(MIN_DOT_SIZE, 1 << (actions - 1).bit_length())
-    return count, stream, row, c, actions, padded, BLOCK_M, BLOCK_K
+def _launch_sizes(h: Tensor, w: Tensor) -> dict[str, int]:
+    """The arguments of both kernels that are numbers."""
+    (_, num_rows, width), (stride_hs, stride_hm, stride_hk) = h.shape, h.stride()
+    assert stride_hk == 1
+    return {
+        "num_rows": num_rows,
+        "stride_hs": stride_hs,
+        "stride_hm": stride_hm,
+        "WIDTH": width,
+        "ACTIONS": len(w),
+        "BLOCK_A": max(MIN_DOT_SIZE, 1 << (len(w) - 1).bit_length()),
+        "BLOCK_M": BLOCK_M,
+        "BLOCK_K": BLOCK_K,
+    }
