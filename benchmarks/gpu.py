@@ -24,12 +24,12 @@ from benchmarks.measure import add_json_option
 from lookfurther.autograd import AutogradPasses
 from lookfurther.config import Config, replace
 from lookfurther.envs import Envs
-from lookfurther.gpu.graphs import MAX_AHEAD
 from lookfurther.master_weights import MasterWeights
 from lookfurther.networks import DuelingNetwork, make_network_builder
 from lookfurther.presets import preset
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.training.build import build_envs, build_training_envs
+from lookfurther.training.launch_limit import MAX_AHEAD
 from lookfurther.training.run_dir import write_text
 from lookfurther.training.throughput import ThroughputBenchmark
 from lookfurther.training.updates import UpdateRunner
@@ -52,11 +52,10 @@ def weights_after(config: Config, updates: int, captured: bool) -> torch.Tensor:
     """The weights that so many updates lead to, in turns of 1, 2, 4, ... of them."""
     torch.manual_seed(0)
     bench = ThroughputBenchmark(config, 0.0)
-    work = UpdateRunner(bench.full_mixture, bench.build_learner())
-    for recorded in (
-        (work.prepare_first_batch, *work.graphed_updates.values()) if not captured else ()
-    ):
-        recorded.device = torch.device("cpu")  # where a function is called as it is
+    work: Any = UpdateRunner(bench.full_mixture, bench.build_learner())
+    if not captured:  # call the functions that the graphs were made from
+        work.prepare_first_batch = work.prepare_first_batch.fn
+        work.graphed_updates = {key: graphed.fn for key, graphed in work.graphed_updates.items()}
     while work.learner.updates < updates:
         work.run(min(work.update_count + 1, updates - work.learner.updates))
     work.learner.raise_if_diverged()

@@ -1,4 +1,4 @@
-"""What NumPy and torch share, for index arithmetic that runs on either; what a device can do."""
+"""What NumPy and torch share, for index arithmetic that runs on either."""
 
 from __future__ import annotations
 
@@ -39,8 +39,3 @@ def widest_dtype(size: int) -> torch.dtype:
         if size % dtype.itemsize == 0:
             return dtype
     return torch.uint8
-
-
-def supports_triton(device: torch.device) -> bool:
-    """Whether kernels of our own run on a device: they are written in Triton, for GPUs."""
-    return device.type == "cuda"

@@ -9,11 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lookfurther import array_api
+from lookfurther import acceleration
 from lookfurther.adam import Adam
 from lookfurther.config import LearnerConfig as Settings
 from lookfurther.errors import TrainingDiverged
-from lookfurther.gpu.streams import SideStream
 from lookfurther.losses import clip_by_global_norm
 from lookfurther.master_weights import MasterWeights
 from lookfurther.networks import prepare_inputs, q_from_inputs
@@ -52,18 +51,17 @@ class Learner:
         self.target_weights = MasterWeights(self.target_network, precision)
         self.objective = Objective(settings)
         self.priority_stream, self.metrics_stream = (
-            SideStream(device, high_priority=True),
-            SideStream(device),
+            acceleration.make_side_stream(device, high_priority=True),
+            acceleration.make_side_stream(device),
         )
         self.parameters = list(self.online_network.parameters())
         self.adam = Adam(self.parameters, settings.learning_rate, settings.adam_eps)
         self.fused_adam: Callable[..., Tensor] | None = None  # for GPUs
         if compiled:
             self.objective.compile(self.online_network, precision)
-            if array_api.supports_triton(device) and self.adam.is_dense:
-                from lookfurther.gpu.adam import FusedAdam  # needs Triton
-
-                self.fused_adam = FusedAdam(
+            kernels = acceleration.load_kernels("adam", device)
+            if kernels and self.adam.is_dense:
+                self.fused_adam = kernels.FusedAdam(
                     self.adam, self.online_weights, settings.max_gradient_norm
                 )
         self.updates = 0

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lookfurther import array_api
+from lookfurther import acceleration
 from lookfurther.autograd import AutogradPasses
 from lookfurther.config import LearnerConfig
 from lookfurther.losses import (
@@ -52,11 +52,9 @@ class LossOutput(NamedTuple):
 def _make_passes(network: nn.Module, precision: torch.dtype) -> AutogradPasses:
     """Compiled ones, for the paper's own networks on a GPU those that are written out."""
     device = next(network.parameters()).device
-    if array_api.supports_triton(device):
-        from lookfurther.gpu import conv, dueling  # need Triton
-
-        if conv.is_supported(network, precision):
-            return dueling.FusedDuelingPasses(device)
+    conv, dueling = (acceleration.load_kernels(name, device) for name in ("conv", "dueling"))
+    if conv and dueling and conv.is_supported(network, precision):
+        return dueling.FusedDuelingPasses(device)
     return AutogradPasses(compiled=True)
 
 

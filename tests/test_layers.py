@@ -21,6 +21,7 @@ LAYERS = {
     "parts": (
         "networks",
         "master_weights",
+        "acceleration",
         "autograd",
         "adam",
         "gpu",

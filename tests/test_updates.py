@@ -1,9 +1,10 @@
-"""Updates one after another, on replays beside the learner or apart; groups that take turns."""
+"""Update runner and training loop: equal weights however updates and groups are scheduled."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,13 +14,13 @@ from lookfurther.config import Config, replace
 from lookfurther.demos.episode import Episode
 from lookfurther.envs import make_envs
 from lookfurther.exploration import EPSILON_SCHEDULES
-from lookfurther.gpu.graphs import GraphedCallable, LaunchLimit
 from lookfurther.learner import Learner
 from lookfurther.master_weights import MasterWeights
 from lookfurther.networks import make_network_builder, prepare_inputs
 from lookfurther.objective import Objective
 from lookfurther.presets import preset
 from lookfurther.training.build import build_actor_pool, build_mixture
+from lookfurther.training.launch_limit import LaunchLimit
 from lookfurther.training.loop import TrainingLoop
 from lookfurther.training.updates import UPDATES_PER_GRAPH, UpdateRunner
 from lookfurther.training.weight_sync import WeightSync
@@ -51,39 +52,39 @@ def make_learner(config: Config, compiled: bool = False) -> Learner:
 
 
 def random_episode() -> Episode:
-    random = np.random.default_rng(0)
-    planes = random.normal(size=(61, 4)).astype(np.float32)
-    return Episode(planes, random.integers(0, 2, 60), np.ones(60, np.float32), terminal=True)
+    rng = np.random.default_rng(0)
+    planes = rng.normal(size=(61, 4)).astype(np.float32)
+    return Episode(planes, rng.integers(0, 2, 60), np.ones(60, np.float32), terminal=True)
 
 
 @contextmanager
 def make_loop(config: Config, parts: int) -> Iterator[TrainingLoop]:
-    """A loop whose lanes stand in `parts` groups, all with the environments they would have."""
+    """A loop whose four lanes are split into `parts` groups."""
     envs = [make_envs(SPEC.env, config.environment, 4 // parts, seed, 1) for seed in range(parts)]
-    made = make_learner(config)
-    source = build_actor_pool(config, envs, made)
+    learner = make_learner(config)
+    actor_pool = build_actor_pool(config, envs, learner)
     mixture = build_mixture(config, SPEC, [random_episode()], CPU)
     try:
-        yield TrainingLoop(config, None, source, mixture, made, None, None)  # type: ignore[arg-type]
+        yield TrainingLoop(config, None, actor_pool, mixture, learner, None, None)  # type: ignore[arg-type]
     finally:
         for group in envs:
             group.close()
 
 
-def flat_weights(made: Learner) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in made.parameters])
+def flat_weights(learner: Learner) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in learner.parameters])
 
 
-def test_replays_apart_from_the_learner_lead_to_the_same_weights() -> None:
-    """Host memory with a GPU is the case; here both devices are the CPU's."""
+def test_host_replay_gives_equal_weights() -> None:
+    """Meant for a replay in host memory and a learner on a GPU; here both are on the CPU."""
     found = []
-    for apart in (False, True):
+    for is_host_replay in (False, True):
         with make_loop(make_config(), 1) as loop:
-            work = loop.update_runner
-            if apart:
-                work.graphed_update = GraphedCallable(work._update_from_host_batch, CPU)
-                work.host_batch = work.mixture.empty_batch()
-                work.run_updates = work._run_with_host_replay
+            runner = loop.update_runner
+            if is_host_replay:
+                runner.graphed_update = runner._update_from_host_batch
+                runner.host_batch = runner.mixture.empty_batch()
+                runner.run_updates = runner._run_with_host_replay
             for _ in range(60):
                 loop.run_iteration()
             assert loop.learner.updates > 5
@@ -91,11 +92,11 @@ def test_replays_apart_from_the_learner_lead_to_the_same_weights() -> None:
     assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
 
 
-def test_learning_beside_the_environments_or_after_them_leads_to_the_same_weights() -> None:
+def test_concurrent_learning_gives_equal_weights() -> None:
     found = []
-    for beside in (False, True):
+    for is_concurrent in (False, True):
         with make_loop(make_config(actor__weight_sync_period=3), 1) as loop:
-            loop.is_learning_concurrent = beside
+            loop.is_learning_concurrent = is_concurrent
             for _ in range(60):
                 loop.run_iteration()
             assert loop.learner.updates > 5
@@ -103,42 +104,43 @@ def test_learning_beside_the_environments_or_after_them_leads_to_the_same_weight
     assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("period", [3, 9, 10])
-def test_fetching_ahead_leads_to_what_fetching_in_turn_leads_to(after: bool, period: int) -> None:
-    """In stretches, in turns of one and in between, across copies of the target network too."""
+@pytest.mark.parametrize("priority_after_step", [False, True])
+@pytest.mark.parametrize("target_period", [3, 9, 10])
+def test_prefetching_batches_gives_equal_weights(
+    priority_after_step: bool, target_period: int
+) -> None:
+    """Several updates per graph, one per call and between, also across target network copies."""
     found = []
-    for stretch, counts in (
+    for updates_per_graph, counts in (
         (1, [26]),
         (1, [1] * 26),
         (1, [2, 3, 0, 21]),
         (UPDATES_PER_GRAPH, [26]),
     ):
-        config = make_config(learner__priority_after_step=after, learner__target_period=period)
+        config = make_config(
+            learner__priority_after_step=priority_after_step, learner__target_period=target_period
+        )
         mixture = build_mixture(config, SPEC, [random_episode()], CPU)
         assert mixture.expert is not None
         mixture.agent = mixture.expert
-        work = UpdateRunner(mixture, make_learner(config))
-        work.updates_per_graph = stretch
+        runner = UpdateRunner(mixture, make_learner(config))
+        runner.updates_per_graph = updates_per_graph
+        key = (0, UPDATES_PER_GRAPH, True)
+        runner.graphed_updates[key] = several = Mock(side_effect=runner.graphed_updates[key])
         for count in counts:
-            work.run(count)
-        assert (work.graphed_updates[0, UPDATES_PER_GRAPH, True].calls > 0) == (
-            stretch > 1 and period > UPDATES_PER_GRAPH
-        )
-        found.append(
-            torch.cat(
-                [flat_weights(work.learner), mixture.agent.tree.masses.float(), work.term_sums]
-            )
-        )
+            runner.run(count)
+        assert several.called == (updates_per_graph > 1 and target_period > UPDATES_PER_GRAPH)
+        masses = mixture.agent.tree.masses.float()
+        found.append(torch.cat([flat_weights(runner.learner), masses, runner.term_sums]))
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 
-def test_means_are_of_the_updates_since_the_last_call() -> None:
+def test_mean_terms_cover_updates_since_last_call() -> None:
     with make_loop(make_config(), 1) as loop:
         while loop.learner.updates < 4:
             loop.run_iteration()
-        kept = loop.update_runner.compute_mean_terms()
-        assert kept.keys() >= {"loss", "loss_td", "gradient_norm", "priority_expert"}
+        terms = loop.update_runner.compute_mean_terms()
+        assert terms.keys() >= {"loss", "loss_td", "gradient_norm", "priority_expert"}
         assert loop.update_runner.compute_mean_terms() == {}
         before = loop.update_runner.term_sums.clone()
         loop.update_runner.run(1)
@@ -148,14 +150,14 @@ def test_means_are_of_the_updates_since_the_last_call() -> None:
         )
 
 
-def test_groups_take_turns_and_every_lane_is_stored_alike() -> None:
-    """Two groups insert as many steps of each lane as one does, first marks where they belong."""
+def test_two_groups_alternate_and_fill_all_lanes() -> None:
+    """Every lane has equally many slots, and its first one is marked as the first of an episode."""
     with make_loop(make_config(), 2) as loop:
-        acted = []
+        acting_groups = []
         for _ in range(40):
             loop.run_iteration()
-            acted.append(loop.actor_pool.acting_group)
-        assert acted == [1, 0] * 20
+            acting_groups.append(loop.actor_pool.acting_group)
+        assert acting_groups == [1, 0] * 20
         replay = loop.mixture.agent
         assert replay.inserted == 40 * 2
         assert replay.cursor.tolist() == [20, 20, 20, 20]
@@ -164,64 +166,60 @@ def test_groups_take_turns_and_every_lane_is_stored_alike() -> None:
         assert replay.tree.masses.view(4, replay.slots_per_lane, 2)[:, :9].gt(0).all()
 
 
-def test_batch_of_a_run_has_the_shares_of_its_settings() -> None:
-    """Only expert items carry the mark of the best demonstration."""
+def test_batch_has_configured_agent_and_expert_items() -> None:
+    """Only expert items are flagged for imitation."""
     for agent, expert in ((12, 4), (3, 13)):
-        shares = {"learner__agent_items": agent, "learner__expert_items": expert}
-        with make_loop(make_config(**shares), 1) as loop:
+        items = {"learner__agent_items": agent, "learner__expert_items": expert}
+        with make_loop(make_config(**items), 1) as loop:
             while not loop.learner.updates:
                 loop.run_iteration()
             assert loop.mixture.sample().e.tolist() == [0.0] * agent + [1.0] * expert
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
-@pytest.mark.parametrize("ladder", EPSILON_SCHEDULES)
-def test_groups_of_lanes_play_the_whole_ladder_together(ladder: str, parts: int) -> None:
-    with make_loop(make_config(actor__epsilon_schedule=ladder), parts) as loop:
-        played = torch.cat([group.actor.epsilon for group in loop.actor_pool.groups])
-        assert torch.equal(played, EPSILON_SCHEDULES[ladder](4).float())
+@pytest.mark.parametrize("schedule", EPSILON_SCHEDULES)
+def test_groups_share_one_epsilon_schedule(schedule: str, parts: int) -> None:
+    with make_loop(make_config(actor__epsilon_schedule=schedule), parts) as loop:
+        epsilon = torch.cat([group.actor.epsilon for group in loop.actor_pool.groups])
+        assert torch.equal(epsilon, EPSILON_SCHEDULES[schedule](4).float())
 
 
-def test_actors_take_the_learners_weights_every_period_and_only_then() -> None:
+def test_actor_weights_are_synced_every_period_only() -> None:
     with make_loop(make_config(actor__weight_sync_period=5), 1) as loop:
-        own = loop.actor_pool.weight_sync.actor_weights.network
-        for turn in range(1, 41):
+        actor_network = loop.actor_pool.weight_sync.actor_weights.network
+        for iteration in range(1, 41):
             loop.run_iteration()
-            same = all(
-                torch.equal(p, q)
-                for p, q in zip(own.parameters(), loop.learner.parameters, strict=True)
-            )
-            learned = loop.learner.updates > 0
-            if turn % 5 == 0:
-                assert same
-            elif learned and turn % 5 == 4:
-                assert not same
+            pairs = zip(actor_network.parameters(), loop.learner.parameters, strict=True)
+            is_equal = all(torch.equal(p, q) for p, q in pairs)
+            if iteration % 5 == 0:
+                assert is_equal
+            elif loop.learner.updates > 0 and iteration % 5 == 4:
+                assert not is_equal
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)  # half a minute of work, most of it the compiler's
-@pytest.mark.filterwarnings("ignore")  # the compiler's own
-def test_compiled_updates_equal_eager_ones() -> None:
+@pytest.mark.timeout(3600)  # half a minute on an idle machine, most of it compilation
+@pytest.mark.filterwarnings("ignore")  # of the compiler
+def test_compiled_updates_equal_eager_updates() -> None:
     found = []
     for compiled in (False, True):
         config = make_config()
-        made = make_learner(config, compiled)
+        learner = make_learner(config, compiled)
         mixture = build_mixture(config, SPEC, [random_episode()], CPU)
-        chunk_source = build_mixture(config, SPEC, [random_episode()], CPU).expert
-        assert chunk_source is not None
-        mixture.agent = chunk_source
-        work = UpdateRunner(mixture, made)
-        work.run(6)
-        found.append(flat_weights(made))
+        replay = build_mixture(config, SPEC, [random_episode()], CPU).expert
+        assert replay is not None
+        mixture.agent = replay
+        UpdateRunner(mixture, learner).run(6)
+        found.append(flat_weights(learner))
     step = make_config().learner.learning_rate
     assert float((found[0] - found[1]).abs().max()) < 0.01 * step
     assert not torch.equal(found[0], flat_weights(make_learner(make_config())))
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # the compiler's own
-def test_observations_are_prepared_alike_by_compiled_kernels() -> None:
-    """Planes are folded in words: a compiler that lays them out anew would mix them up."""
+@pytest.mark.filterwarnings("ignore")  # of the compiler
+def test_compiled_input_preparation_equals_eager() -> None:
+    """Planes are folded as words: a compiler that changes their layout would mix up pixels."""
     config, spec = preset("apex-dqfd"), Spec("ALE/Pong-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
     x = torch.randint(0, 256, (6, *spec.observation_shape), dtype=torch.uint8)
     network = make_network_builder(config.network)(spec)
@@ -231,22 +229,22 @@ def test_observations_are_prepared_alike_by_compiled_kernels() -> None:
     assert torch.equal(found, eager)
 
 
-def test_a_cpu_has_no_backlog() -> None:
-    backlog = LaunchLimit(CPU)
+def test_launch_limit_records_nothing_on_cpu() -> None:
+    limit = LaunchLimit(CPU)
     for _ in range(3):
-        backlog.record()
-        backlog.wait()
-    assert not backlog.events
+        limit.record()
+        limit.wait()
+    assert not limit.events
 
 
-def test_weights_under_way_in_a_checkpoint_of_a_gpu_are_taken_at_once_without_one() -> None:
-    acting, coming = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
-    handover = WeightSync(MasterWeights(acting, torch.float32), [])
-    state = {name: value.clone() for name, value in handover.state().items()}
-    under_way = {f"aside.{name}": value for name, value in coming.state_dict().items()}
-    handover.load_state(state | under_way | {"turns_left": torch.tensor(2)})
-    assert torch.equal(acting.weight, coming.weight)
-    handover.tick()
-    assert handover.state().keys() == {"network.weight", "network.bias"}
-    handover.load_state(state)
-    assert not torch.equal(acting.weight, coming.weight)
+def test_pending_weights_of_gpu_checkpoint_are_applied_on_cpu() -> None:
+    actor, pending = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    weight_sync = WeightSync(MasterWeights(actor, torch.float32), [])
+    state = {name: value.clone() for name, value in weight_sync.state().items()}
+    pending_state = {f"aside.{name}": value for name, value in pending.state_dict().items()}
+    weight_sync.load_state(state | pending_state | {"turns_left": torch.tensor(2)})
+    assert torch.equal(actor.weight, pending.weight)
+    weight_sync.tick()
+    assert weight_sync.state().keys() == {"network.weight", "network.bias"}
+    weight_sync.load_state(state)
+    assert not torch.equal(actor.weight, pending.weight)

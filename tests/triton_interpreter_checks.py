@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from triton.runtime.errors import InterpreterError
 
 from benchmarks.gpu import max_relative_difference, values_and_gradients
-from lookfurther import array_api
+from lookfurther import acceleration
 from lookfurther.adam import Adam
 from lookfurther.autograd import AutogradPasses
 from lookfurther.config import NetworkConfig
@@ -208,7 +208,7 @@ def check_updates() -> None:
     for kernels in (False, True):
         with (
             torch_index_arithmetic(),
-            patch.object(array_api, "supports_triton", lambda device: kernels),  # noqa: B023
+            patch.object(acceleration, "supports_triton", lambda device: kernels),  # noqa: B023
             patch.object(conv, "is_supported", lambda network, precision: kernels),  # noqa: B023
             patch.object(torch, "compile", lambda function, **options: function),
         ):
@@ -270,6 +270,8 @@ if __name__ == "__main__":
     for (
         blocks
     ) in conv.BLOCK_CONFIGS.values():  # a few programs, of which the last has too little to do
-        blocks.update({name: b._replace(num_splits=3) for name, b in blocks.items() if b.num_splits})
+        blocks.update(
+            {name: b._replace(num_splits=3) for name, b in blocks.items() if b.num_splits}
+        )
     with bounds_checked():
         CHECKS[sys.argv[1]]()

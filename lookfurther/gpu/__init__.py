@@ -1,1 +1,1 @@
-"""Kernels, graphs and streams for NVIDIA GPUs: faster, never different."""
+"""Triton kernels, CUDA graphs and side streams; imported by `lookfurther.acceleration` alone."""

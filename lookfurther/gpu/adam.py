@@ -61,8 +61,8 @@ def compute_step_factors(
 ):
     """The norm |g|, and four factors of the step.
 
-    The factors are the clipping factor, the learning rate with the first bias correction, the second
-    bias correction, and 1 if loss and norm are finite, else 0. Only finite steps are counted.
+    The factors are the clipping factor, the learning rate with the first bias correction, the
+    second bias correction, and 1 if loss and norm are finite, else 0. Only finite steps count.
     """
     acc = tl.zeros((BLOCK_SIZE,), tl.float32)
     for block in range(tl.cdiv(NUM_PARTIALS, BLOCK_SIZE)):

@@ -1,8 +1,8 @@
 """The convolutions of the paper's two Atari networks as Triton kernels.
 
 cuDNN needs separate kernels for workspaces, biases, ReLU and space-to-depth, and takes images as
-bfloat16. Here each layer is one kernel forward and two backward, and the first layer reads images as
-the replay stores them.
+bfloat16. Here each layer is one kernel forward and two backward, and the first layer reads images
+as the replay stores them.
 """
 
 # pyright: reportMissingImports=false
@@ -226,7 +226,10 @@ def launch_conv_grad_weight(
     """dL/dw [C_OUT, K, K, C_IN] and dL/dbias [C_OUT] of a layer, into `flat_gradient`."""
     sizes = _conv_sizes(x, w)
     c_in, k = sizes["C_IN"], sizes["K"]
-    num_positions, partials = grad_output.numel() // len(w), _allocate_partials(flat_gradient, config)
+    num_positions, partials = (
+        grad_output.numel() // len(w),
+        _allocate_partials(flat_gradient, config),
+    )
     assert k * c_in % config.block_k == 0
     grid = (k * k * c_in // config.block_k, config.num_splits)
     kernels.conv_grad_weight[grid](
@@ -249,7 +252,10 @@ def launch_conv1_grad_weight(
     config: BlockConfig,
 ) -> None:
     """The same for the first layer."""
-    num_positions, partials = grad_output.numel() // len(w), _allocate_partials(flat_gradient, config)
+    num_positions, partials = (
+        grad_output.numel() // len(w),
+        _allocate_partials(flat_gradient, config),
+    )
     kernels.conv1_grad_weight[(config.num_splits,)](
         *(x.view(torch.int32), grad_output, partials, num_positions),
         BLOCKS_PER_PROGRAM=config.blocks_per_program(num_positions),
@@ -283,4 +289,3 @@ def launch_reduce_partials(
         BLOCK_SPLITS=block_splits,
         num_warps=max(1, block_splits * REDUCE_BLOCK_N // (32 * REDUCE_LOADS_PER_THREAD)),
     )
-

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lookfurther.acceleration import make_side_stream
 from lookfurther.autograd import AutogradPasses
 from lookfurther.gpu import conv
 from lookfurther.gpu.dueling_head import head_backward, head_forward
-from lookfurther.gpu.streams import SideStream
 from lookfurther.networks import DuelingNetwork, concat_streams
 
 
@@ -98,7 +98,7 @@ class FusedDuelingPasses(AutogradPasses):
     takes_raw_observations = True
 
     def __init__(self, device: torch.device) -> None:
-        self.side_stream, self.actor_q_function = SideStream(device), dueling_values
+        self.side_stream, self.actor_q_function = make_side_stream(device), dueling_values
         self.online_forward = torch.compile(dueling_forward, dynamic=False)
         self.target_forward = torch.compile(dueling_values, dynamic=False)
         self.activation_gradients = torch.compile(activation_gradients, dynamic=False)

@@ -1,7 +1,7 @@
 """Triton kernels for the dueling head: from the last layer of both streams to Q-values, and back.
 
-Everything else waits for the head, and a GEMM with 18 columns leaves a GPU idle. torch.compile makes
-four kernels of the forward pass, one after another; here each direction is one kernel.
+Everything else waits for the head, and a GEMM with 18 columns leaves a GPU idle. torch.compile
+makes four kernels of the forward pass, one after another; here each direction is one kernel.
 """
 
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false

@@ -1,4 +1,4 @@
-"""Branches of work: what a GPU may do beside what follows."""
+"""CUDA streams for work that runs at the same time as what follows."""
 
 from __future__ import annotations
 
@@ -8,29 +8,23 @@ from contextlib import contextmanager
 import torch
 
 
-class SideStream:
-    """A stream for work that what follows does not need at once; a CPU does it on the spot.
+class CudaSideStream:
+    """A stream for work whose result is not needed at once.
 
-    Where both have work ready, a GPU begins that of an `urgent` one first. Tensors that the branch
-    reads must stay referenced until it has joined.
+    If several streams have work ready, the GPU starts that of a `high_priority` stream first. Keep
+    references to the tensors that the forked work reads until `join`.
     """
 
     def __init__(self, device: torch.device, high_priority: bool = False) -> None:
-        self.stream = None
-        if device.type == "cuda":
-            self.stream = torch.cuda.Stream(device, priority=-1 if high_priority else 0)
+        self.stream = torch.cuda.Stream(device, priority=-1 if high_priority else 0)
 
     @contextmanager
     def fork(self) -> Iterator[None]:
-        """Work given here begins after what came before, and runs beside what comes after."""
-        if self.stream is None:
-            yield
-            return
+        """Work in this context runs after what is queued now, in parallel to what follows."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             yield
 
     def join(self) -> None:
-        """What comes after this follows the branch."""
-        if self.stream is not None:
-            torch.cuda.current_stream().wait_stream(self.stream)
+        """Make the current stream wait for this one."""
+        torch.cuda.current_stream().wait_stream(self.stream)

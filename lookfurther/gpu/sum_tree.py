@@ -29,7 +29,7 @@ def sum_groups(block_sums_ptr, group_sums_ptr, num_blocks, GROUP_SIZE: tl.conste
 
 @triton.jit
 def _find_interval(mass, u, SIZE: tl.constexpr):
-    """The index of the interval of the cumulated masses [SIZE] that contains u, and u's offset in it.
+    """The index of the interval of the cumulative masses [SIZE] with u, and u's offset in it.
 
     Never an index of mass 0, although interval ends and u are rounded.
     """

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lookfurther.gpu.streams import SideStream
+from lookfurther.acceleration import make_side_stream
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.types import Batch
 
@@ -24,7 +24,7 @@ class ReplayMixture:
     ) -> None:
         self.agent, self.expert = agent, expert
         self.agent_items, self.expert_items = agent_items, expert_items
-        self.expert_stream = SideStream(agent.device, high_priority=True)
+        self.expert_stream = make_side_stream(agent.device, high_priority=True)
 
     def empty_batch(self) -> Batch:
         """A batch to be filled."""

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lookfurther import array_api, config
+from lookfurther import config
 from lookfurther.array_api import (
     ArrayT,
     array_namespace,
@@ -191,8 +191,7 @@ class PrioritizedReplay:
 
     def compile(self) -> None:
         """Let the arithmetic of sampling run as a few compiled kernels."""
-        if array_api.supports_triton(self.device):
-            self.tree.compile()
+        self.tree.compile()
         self._draw_items = torch.compile(self._draw_items, dynamic=False)
         self.update_priorities = torch.compile(self.update_priorities, dynamic=False)
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lookfurther.acceleration import load_kernels
 from lookfurther.array_api import ArrayT, array_namespace, take_rows, to_native
 
 TYPICAL_BATCH_SIZE = 256  # a usual batch, for which the two levels are to cost the same
@@ -70,12 +71,12 @@ class SumTree:
         return block * self.block_width + search_rows(within, u - edges.take(block))
 
     def compile(self) -> None:
-        """Draw by kernels of its own, on a GPU."""
-        from lookfurther.gpu import sum_tree  # needs Triton
-
-        self.draw_items = lambda share: sum_tree.draw_items(
-            share, self.block_sums, self.block_masses
-        )
+        """Draw items by Triton kernels, where they run."""
+        kernels = load_kernels("sum_tree", self.block_masses.device)
+        if kernels:
+            self.draw_items = lambda fraction: kernels.draw_items(
+                fraction, self.block_sums, self.block_masses
+            )
 
     def rebuild(self, mass: Tensor) -> None:
         """Replace all masses [size]."""

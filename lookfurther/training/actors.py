@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lookfurther.acceleration import make_graphed
 from lookfurther.actor import Actor
 from lookfurther.envs import Envs
-from lookfurther.gpu.graphs import GraphedCallable
 from lookfurther.master_weights import MasterWeights
 from lookfurther.training.metrics import EpisodeStats
 from lookfurther.training.signals import EnvCallTracker
@@ -39,10 +39,10 @@ class ActorGroup:
             else first_truncation_steps
         )
         self.steps_to_truncation = self.first_truncation_steps
-        self.choose_actions = GraphedCallable(
+        self.choose_actions = make_graphed(
             actor.select_actions, actor.device, [actor.generator], high_priority=True
         )
-        self.finish_slot = GraphedCallable(actor.close_slot, actor.device, high_priority=True)
+        self.finish_slot = make_graphed(actor.close_slot, actor.device, high_priority=True)
         self.is_cuda = actor.device.type == "cuda"
         self.stream: Any = None
         if self.is_cuda:

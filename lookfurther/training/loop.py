@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lookfurther.acceleration import make_graphed
 from lookfurther.config import Config
 from lookfurther.errors import CheckpointError, EnvironmentFault, TrainingDiverged
-from lookfurther.gpu.graphs import GraphedCallable, LaunchLimit
 from lookfurther.learner import Learner
 from lookfurther.replay.mixture import ReplayMixture
 from lookfurther.training import checkpoint, checkpoint_metadata, hardware
 from lookfurther.training.actors import ActorGroup, ActorPool
 from lookfurther.training.best_checkpoint import BestCheckpoint
 from lookfurther.training.console import ProgressDisplay
+from lookfurther.training.launch_limit import LaunchLimit
 from lookfurther.training.metrics import MetricsWriter, TrainingClock, peak_memory_gib
 from lookfurther.training.rate import updates_due
 from lookfurther.training.run_dir import RunDir
@@ -200,11 +201,11 @@ class TrainingLoop:
                 f"the network's values or n-step returns at step {self.step:,} are not finite"
             )
 
-    def _build_replay_writer(self, group: ActorGroup) -> GraphedCallable:
+    def _build_replay_writer(self, group: ActorGroup) -> Callable[[], object]:
         """Adding a group's chunk to the replay."""
         agent, actor = self.mixture.agent, group.actor
         first = actor.lanes.start
-        return GraphedCallable(
+        return make_graphed(
             lambda: agent.write_slots(actor.closed_chunk(), first), self.update_runner.device
         )
 

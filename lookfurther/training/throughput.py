@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from lookfurther.acceleration import make_graphed
 from lookfurther.config import Config, from_json, replace, to_json
 from lookfurther.demos.episode import Episode
 from lookfurther.envs import Envs
-from lookfurther.gpu.graphs import GraphedCallable
 from lookfurther.learner import Learner
 from lookfurther.networks import make_network_builder
 from lookfurther.replay.mixture import ReplayMixture
@@ -132,7 +132,7 @@ class ThroughputBenchmark:
             mixture.update_priorities(batch.item, batch.w)
 
         items = self.config.batch_size * self._measure_rate(
-            GraphedCallable(sample, mixture.agent.device)
+            make_graphed(sample, mixture.agent.device)
         )
         return {
             "items": items,

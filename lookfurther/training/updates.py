@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lookfurther.gpu.graphs import GraphedCallable
+from lookfurther.acceleration import make_graphed
 from lookfurther.learner import Learner, UpdateMetrics
 from lookfurther.replay.mixture import ReplayMixture
 from lookfurther.types import Batch
@@ -37,12 +37,12 @@ class UpdateRunner:
         self.term_sums = torch.zeros(0)
         self.update_count = 0
         if mixture.agent.device.type == self.device.type:
-            self.prepare_first_batch = GraphedCallable(partial(self._prepare_batch, 0), self.device)
+            self.prepare_first_batch = make_graphed(partial(self._prepare_batch, 0), self.device)
             self.updates_per_graph = (
                 UPDATES_PER_GRAPH if self.device.type == "cuda" else 1
             )  # a CPU looks at each
             self.graphed_updates = {
-                (place, count, more): GraphedCallable(
+                (place, count, more): make_graphed(
                     partial(self._update_repeatedly, place, count, more), self.device
                 )
                 for place, count in ((0, 1), (1, 1), (0, UPDATES_PER_GRAPH))
@@ -50,7 +50,7 @@ class UpdateRunner:
             }
             self.run_updates = self._run_with_device_replay
         else:
-            self.graphed_update = GraphedCallable(self._update_from_host_batch, self.device)
+            self.graphed_update = make_graphed(self._update_from_host_batch, self.device)
             self.host_batch = mixture.empty_batch()
             self.run_updates = self._run_with_host_replay
 

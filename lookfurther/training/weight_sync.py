@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lookfurther.gpu.graphs import MAX_AHEAD
 from lookfurther.master_weights import MasterWeights
+from lookfurther.training.launch_limit import MAX_AHEAD
 
 
 class WeightSync:
