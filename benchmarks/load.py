@@ -1,10 +1,10 @@
-"""Training alone and next to busy processes, for each way in which threads may wait.
+"""Training alone and next to busy processes, for several thread settings.
 
     python -m benchmarks.load [--busy N] [--tasks TASK ...] [--seconds S] [--json FILE]
 
-Every way trains in a process of its own. They take turns: first alone, then next to N processes
-that never sleep. A fair scheduler leaves training C / (C + N) of C cores; what is kept is given as
-a share of the speed alone, and of that fair share.
+Each setting trains in its own process. The settings take turns, first alone, then next to N
+processes that never sleep. A fair scheduler gives training C / (C + N) of C cores. The remaining
+speed is given as a fraction of the speed alone, and of that fair share.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.measure import (
-    Contestant,
-    confine,
+    BenchmarkProcess,
     format_table,
+    limit_cores,
     machine_info,
     make_parser,
     median_of_rounds,
@@ -30,11 +30,11 @@ from benchmarks.measure import (
 from lookfurther import Config, preset, replace
 from lookfurther.system.openmp import BRIEF_WAITS, WAIT_VARIABLES
 
-CAPACITY = 20_000  # steps in the replay: what fits several times
+CAPACITY = 20_000  # steps in the replay, small enough for several replays
 
 
 class ThreadSettings(NamedTuple):
-    """Threads of the learner and of OpenBLAS, 0 for all cores, and how OpenMP's wait."""
+    """Threads of the learner and of OpenBLAS, 0 for all cores, and the wait policy of OpenMP."""
 
     threads: int
     openblas_threads: int
@@ -76,7 +76,7 @@ class TrainingRun:
         self.loop = bench.build_learning_loop()
 
     def round(self, seconds: float) -> dict[str, float]:
-        """Rates over `seconds`, at least one turn."""
+        """Rates over `seconds`, for at least one iteration."""
         before, wall, processor = self.loop.step, time.perf_counter(), time.process_time()
         while True:
             self.loop.run_iteration()
@@ -91,7 +91,7 @@ class TrainingRun:
 
 @contextmanager
 def wait_policy(variables: dict[str, str]) -> Iterator[None]:
-    """Processes started here read these variables and no others on how to wait."""
+    """Processes started here use these variables, and no others, for their wait policy."""
     before = {name: os.environ.pop(name) for name in WAIT_VARIABLES if name in os.environ}
     os.environ.update(variables)
     yield
@@ -102,24 +102,24 @@ def wait_policy(variables: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
-    """Processes next to this one that never sleep."""
+    """Run processes that never sleep."""
     command = [sys.executable, "-c", "while True: pass"]
-    others = [subprocess.Popen(command) for _ in range(count)]
+    processes = [subprocess.Popen(command) for _ in range(count)]
     try:
         yield
     finally:
-        for other in others:
-            other.kill()
-            other.wait()
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def measure(name: str, options: Any) -> dict[str, dict[str, float]]:
-    """The figures of each way on a task."""
+    """Figures of each setting on a task."""
     with ExitStack() as stack:
         runs = {}
         for way, (threads, openblas, variables) in THREAD_SETTINGS.items():
             with wait_policy(variables):
-                run = Contestant(TrainingRun, name, threads, openblas)
+                run = BenchmarkProcess(TrainingRun, name, threads, openblas)
             runs[way] = stack.enter_context(closing(run))
 
         def rounds() -> dict[str, dict[str, float]]:
@@ -148,7 +148,7 @@ def main() -> None:
     options.add_argument("--busy", type=int, default=4, help="processes that never sleep")
     options.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     options = options.parse_args()
-    confine(options.cores)
+    limit_cores(options.cores)
     result: dict[str, Any] = {
         "surroundings": machine_info(["lookfurther", "torch", "ale-py"]),
         "busy": options.busy,

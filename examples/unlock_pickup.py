@@ -1,9 +1,9 @@
 """The main job: learn a sparse-reward task from eight demonstrations, on two cores.
 
 BabyAI's UnlockPickup (find the key, open the locked door, pick up the box) gives its only reward
-at the very end; random play never sees it. A scripted expert shows each of eight layouts once.
-The budget is agent steps: on a busy machine the same result comes later.
-`make train` runs this; `python -m examples.unlock_pickup --help` lists what can be changed.
+at the end, and random play never gets it. A scripted expert demonstrates eight layouts once each.
+The budget is agent steps: a busy machine gives the same result, only later.
+`make train` runs this; `python -m examples.unlock_pickup --help` lists the options.
 """
 
 from __future__ import annotations
@@ -30,10 +30,8 @@ from lookfurther.video.encode import write_gif
 
 ENV = f"lookfurther.envs.minigrid:{UNLOCK_PICKUP}"
 STEPS = 80_000
-TRIAL = 5.0  # seconds in which the speed is measured
-RESULTS_FILE = Path(__file__).with_name(
-    "unlock_pickup.json"
-)  # measured beforehand, see docs/benchmarks
+TRIAL = 5.0  # seconds to measure the speed
+RESULTS_FILE = Path(__file__).with_name("unlock_pickup.json")  # see docs/results.md
 
 
 def make_config(demos: Path | None, folder: Path, seed: int = 0, steps: int = STEPS) -> Config:
@@ -52,13 +50,13 @@ def make_config(demos: Path | None, folder: Path, seed: int = 0, steps: int = ST
         run__steps=steps,
         run__seed=seed,
         run__checkpoint_period=0,
-        run__checkpoint_minutes=0.0,  # nothing depends on the clock
-        run__evaluate_period=5_000,  # the best of these is the result, as in the paper
+        run__checkpoint_minutes=0.0,  # the result does not depend on the clock
+        run__evaluate_period=5_000,  # the result is the best of these, as in the paper
     )
 
 
 def collect_demos(root: Path) -> tuple[Path, list[Episode]]:
-    """One episode of MiniGrid's scripted expert for each layout, as a Minari dataset."""
+    """Save one episode of MiniGrid's scripted expert per layout as a Minari dataset."""
     config = make_config(None, root)
     episodes, spec = collect_episodes(
         ENV, config.environment, babyai_bot, range(len(UNLOCK_LAYOUTS))
@@ -67,7 +65,7 @@ def collect_demos(root: Path) -> tuple[Path, list[Episode]]:
 
 
 def print_time_estimate(config: Config) -> None:
-    """Say how long training will take, at the speed of a short trial."""
+    """Print how long training will take, from the speed of a short trial."""
     with closing(ThroughputBenchmark(config, TRIAL)) as bench:
         rate = bench.training()["steps"]
     print(
@@ -79,7 +77,7 @@ def print_time_estimate(config: Config) -> None:
 
 
 def record_gif(agent: Agent, out: Path) -> None:
-    """The trained agent at play, one episode of each of three layouts."""
+    """A GIF of the trained agent, one episode of each of three layouts."""
     env = gymnasium.make(ENV, render_mode="rgb_array")
     frames, captions = [], []
     for seed in range(3):
@@ -97,7 +95,7 @@ def record_gif(agent: Agent, out: Path) -> None:
 
 
 def format_table(rows: dict[str, tuple[str, str]]) -> str:
-    """Who, mean return, success."""
+    """Rows of name, mean return and success."""
     lines = [f"{'':34}{'return':>8}{'success':>10}"]
     return "\n".join(lines + [f"{who:34}{score:>8}{won:>10}" for who, (score, won) in rows.items()])
 

@@ -74,9 +74,11 @@ class SumTree:
         """Draw items by Triton kernels, where they run."""
         kernels = load_kernels("sum_tree", self.block_masses.device)
         if kernels:
-            self.draw_items = lambda fraction: kernels.draw_items(
-                fraction, self.block_sums, self.block_masses
-            )
+
+            def draw_items(fraction: Any) -> Any:
+                return kernels.draw_items(fraction, self.block_sums, self.block_masses)
+
+            self.draw_items: Any = draw_items
 
     def rebuild(self, mass: Tensor) -> None:
         """Replace all masses [size]."""
