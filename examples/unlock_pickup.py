@@ -31,7 +31,7 @@ from lookfurther.video.encode import write_gif
 ENV = f"lookfurther.envs.minigrid:{UNLOCK_PICKUP}"
 STEPS = 80_000
 TRIAL = 5.0  # seconds to measure the speed
-RESULTS_FILE = Path(__file__).with_name("unlock_pickup.json")  # see docs/results.md
+RESULTS_FILE = Path(__file__).parents[1] / "benchmarks/results/main_job.json"
 
 
 def make_config(demos: Path | None, folder: Path, seed: int = 0, steps: int = STEPS) -> Config:

@@ -49,6 +49,7 @@ SHORT_OPTIONS = {
     "values": ("--preset apex-dqfd --updates 1 --at 0 9", {"found"}),
     "storage": ("--rounds 1 --steps 100", {"ways"}),
     "curves": ("", set()),
+    "moments": ("--steps 3", {"found"}),
 }
 # Commands that `test_docs.py` only parses, and what they need.
 NOT_RUN = {
@@ -56,6 +57,7 @@ NOT_RUN = {
     "kernels": "a GPU",
     "one_gpu": "a GPU",
     "recorder": "a browser",
+    "results_page": "nothing; `test_docs.py` compares its tables",
     "search": "minutes to the first points of Montezuma's Revenge; another game runs below",
 }
 PROGRAMS = ("python -m analysis.", "python -m benchmarks.")

@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import pytest
 
+from benchmarks import results_page
 from lookfurther import errors
 from lookfurther.cli import (
     bench,
@@ -43,6 +44,7 @@ from tests.test_layers import LAYERS
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+NOTES = tuple(sorted(f"notes/{path.name}" for path in (ROOT / "notes").glob("*.md")))
 GUIDE = "docs/guide.md"
 
 Table = tuple[list[str], list[list[str]]]  # header, rows
@@ -272,7 +274,7 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *NOTES])
 def test_links_and_pictures_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if target.startswith("https://"):
@@ -438,3 +440,17 @@ def test_faults_page_names_tests_that_exist() -> None:
     named = set(re.findall(r"`(test_\w+)`", text("docs/faults.md")))
     assert len(named) > 40
     assert named <= defined
+
+
+def test_results_page_has_tables_of_result_files() -> None:
+    """`python -m benchmarks.results_page` renders them."""
+    page = text("docs/results.md")
+    assert results_page.render(page) == page
+    assert set(re.findall(r"<!-- table: (\w+) -->", page)) == set(results_page.TABLES)
+
+
+@pytest.mark.parametrize(
+    ("page", "lines"), [("docs/results.md", 120), ("docs/performance.md", 150)]
+)
+def test_results_and_performance_pages_are_short(page: str, lines: int) -> None:
+    assert len(text(page).splitlines()) <= lines

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
 pytest.importorskip("ale_py")
-README, DEMONSTRATIONS, BENCHMARKS = "README.md", "docs/demonstrations.md", "docs/benchmarks.md"
+README, DEMONSTRATIONS = "README.md", "docs/demonstrations.md"
+RESULTS, PERFORMANCE = "docs/results.md", "docs/performance.md"
 
 # What does not run here, and why. `test_docs.py` has all of it parsed by its own parser.
 NOT_RUN = {
@@ -230,17 +231,16 @@ def given_a_main_job(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "my.toml").write_text(text)
 
 
-def given_sets(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recording of another player, and a set."""
+def given_a_recording(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_demo(home / "MontezumaRevenge.demo", montezuma_recording())
-    played("private-eye-v0", "ALE/PrivateEye-v5", 60)
 
 
 GIVEN: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
     README: given_nothing,
     DEMONSTRATIONS: given_recordings,
     GUIDE: given_a_main_job,
-    BENCHMARKS: given_sets,
+    RESULTS: given_a_recording,
+    PERFORMANCE: given_nothing,
 }
 
 
