@@ -130,13 +130,13 @@ def main() -> None:
         rollouts = play_from_moments(agent, episode, options.every, options.steps)
     except LookFurtherError as error:
         sys.exit(str(error))
-    found = [rollout_row(rollout, episode, options.steps) for rollout in rollouts]
+    rows = [rollout_row(rollout, episode, options.steps) for rollout in rollouts]
     header = ["from step", "leaves at", "values", "observation", "agent's score", "human's"]
-    text = format_table(header, [format_row(each) for each in found])
+    text = format_table(header, [format_row(row) for row in rows])
     machine = machine_info(["torch", "ale-py"])
     write_report(
         f"{options.run.name} from moments of {demo_set.name}, {options.steps} steps each",
-        {"found": found, "surroundings": machine},
+        {"found": rows, "surroundings": machine},
         text,
         options.json,
     )

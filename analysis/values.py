@@ -64,10 +64,10 @@ def values_along_episode(
 ) -> dict[str, Any]:
     """Agreement of a network with an episode, and h(V) compared with h of the return."""
     device = next(network.parameters()).device
-    seen = stacked_observations(episode, spec).split(256)
-    q = torch.cat([network(x.to(device)).float().cpu() for x in seen])
-    gamma, how = config.learner.gamma, config.learner.value_transform
-    operator = make_value_transform(how, config.learner.value_transform_eps)
+    batches = stacked_observations(episode, spec).split(256)
+    q = torch.cat([network(x.to(device)).float().cpu() for x in batches])
+    gamma, name = config.learner.gamma, config.learner.value_transform
+    operator = make_value_transform(name, config.learner.value_transform_eps)
     goal = operator.h(torch.from_numpy(discounted_returns(episode, gamma))).float()
     v, a = q.max(-1).values, torch.from_numpy(episode.actions.astype(np.int64))
     rewards = torch.from_numpy(episode.rewards[:-1])
@@ -82,9 +82,9 @@ def values_along_episode(
 
 def select_points(curve: list[Any], at: Sequence[int]) -> list[Any]:
     """The curve at these steps, or at evenly spaced ones."""
-    beyond = [t for t in at if not 0 <= t < len(curve)]
-    if beyond:
-        raise SystemExit(f"--at {beyond[0]}: the episode has steps 0 to {len(curve) - 1}")
+    invalid = [t for t in at if not 0 <= t < len(curve)]
+    if invalid:
+        raise SystemExit(f"--at {invalid[0]}: the episode has steps 0 to {len(curve) - 1}")
     return [curve[t] for t in at] or curve[:: -(-len(curve) // PRINTED_POINTS)]
 
 
@@ -103,32 +103,32 @@ def learn_from_demos(
     mixture = ReplayMixture(replay, None, config.batch_size, 0)
     if compiled:
         mixture.compile()
-    work, start = UpdateRunner(mixture, learner), time.perf_counter()
+    runner, start = UpdateRunner(mixture, learner), time.perf_counter()
     while learner.updates < updates:
-        work.run(min(UPDATES_PER_CALL, updates - learner.updates))
+        runner.run(min(UPDATES_PER_CALL, updates - learner.updates))
     learner.raise_if_diverged()
     with learner.online_weights.autocast():
-        found = values_along_episode(
+        values = values_along_episode(
             learner.online_weights.compute_network,
             episodes[best_episode_index(episodes)],
             spec,
             config,
         )
-    return found | work.compute_mean_terms() | {"seconds": time.perf_counter() - start}
+    return values | runner.compute_mean_terms() | {"seconds": time.perf_counter() - start}
 
 
-def format_values(name: str, found: dict[str, Any]) -> str:
-    curve = "  ".join(f"{t}: {v:.0f} of {goal:.0f}" for t, v, goal in found["curve"])
-    summary = f"{found['agreement']:.1%} agreement, below the return by {found['short']:.1f}"
-    return f"{name}: {summary}, one-step error {found['noise']:.2f}\n  {curve}"
+def format_values(name: str, values: dict[str, Any]) -> str:
+    curve = "  ".join(f"{t}: {v:.0f} of {goal:.0f}" for t, v, goal in values["curve"])
+    summary = f"{values['agreement']:.1%} agreement, below the return by {values['short']:.1f}"
+    return f"{name}: {summary}, one-step error {values['noise']:.2f}\n  {curve}"
 
 
-def replace_setting(config: Config, words: str) -> Config:
+def replace_setting(config: Config, assignment: str) -> Config:
     """config with one setting changed, as in learner.tc_weight=0.5."""
-    name, _, value = words.partition("=")
+    name, _, value = assignment.partition("=")
     section, _, leaf = name.partition(".")
-    was = getattr(getattr(config, section), leaf)
-    return replace(config, **{f"{section}__{leaf}": type(was)(value)})
+    old_value = getattr(getattr(config, section), leaf)
+    return replace(config, **{f"{section}__{leaf}": type(old_value)(value)})
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -150,13 +150,13 @@ def main() -> None:
     result: dict[str, Any] = {"surroundings": machine_info(["torch"]), "found": {}}
     if options.run:
         agent = Agent.load(options.run)
-        found = values_along_episode(
+        values = values_along_episode(
             agent.network,
             demo_set.episodes[best_episode_index(demo_set.episodes)],
             spec,
             agent.config,
         )
-        result["found"][f"{options.run.name} at step {agent.step:,}"] = found
+        result["found"][f"{options.run.name} at step {agent.step:,}"] = values
     else:
         config = preset(options.preset, env=spec.env, demos=(options.demos,))
         for name in ("unchanged", *options.vary):
@@ -164,9 +164,9 @@ def main() -> None:
             result["found"][name] = learn_from_demos(
                 settings, spec, demo_set.episodes, options.updates
             )
-    for found in result["found"].values():
-        found["curve"] = select_points(found["curve"], options.at)
-    text = "\n".join(format_values(name, found) for name, found in result["found"].items())
+    for values in result["found"].values():
+        values["curve"] = select_points(values["curve"], options.at)
+    text = "\n".join(format_values(name, values) for name, values in result["found"].items())
     write_report(f"Values along {demo_set.name}", result, text, options.json)
 
 

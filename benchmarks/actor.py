@@ -85,15 +85,15 @@ class ActingNetwork:
         return _measure_rate(self.step_lanes, self.lanes, seconds)
 
 
-def _measure_rate(turn: Callable[[], None], lanes: int, seconds: float) -> dict[str, float]:
+def _measure_rate(step_lanes: Callable[[], None], lanes: int, seconds: float) -> dict[str, float]:
     """Agent steps per second, after two warm-up calls."""
-    turn()
-    turn()
-    turns, start = 0, time.perf_counter()
-    while not turns or time.perf_counter() - start < seconds:
-        turn()
-        turns += 1
-    return {"steps_per_second": turns * lanes / (time.perf_counter() - start)}
+    step_lanes()
+    step_lanes()
+    calls, start = 0, time.perf_counter()
+    while not calls or time.perf_counter() - start < seconds:
+        step_lanes()
+        calls += 1
+    return {"steps_per_second": calls * lanes / (time.perf_counter() - start)}
 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:

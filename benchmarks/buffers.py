@@ -46,7 +46,7 @@ class LookFurtherBuffer:
         from lookfurther.replay.prioritized import PrioritizedReplay
 
         self.torch, self.types = torch, types
-        spec = types.Spec("film", (1, SIDE, SIDE), STACK, "uint8", ACTIONS, 255.0)
+        spec = types.Spec("synthetic", (1, SIDE, SIDE), STACK, "uint8", ACTIONS, 255.0)
         settings = config.ReplayConfig(capacity=steps, horizons=HORIZONS, alpha=ALPHA, beta=BETA)
         self.replay = PrioritizedReplay(spec, lanes, steps, settings, GAMMA)
         self.terminal = np.zeros((max(HORIZONS), lanes), bool)  # of the newest slots, oldest first

@@ -83,13 +83,13 @@ class LookFurtherTraining:
 
     def rates(self, first: dict[str, float], last: dict[str, float]) -> dict[str, float]:
         """Rates between two rows of metrics."""
-        spent = 60 * (last["minutes"] - first["minutes"])
+        seconds = 60 * (last["minutes"] - first["minutes"])
         steps, updates = last["step"] - first["step"], last["updates"] - first["updates"]
         return {
-            "steps_per_second": steps / spent,
-            "updates_per_second": updates / spent,
+            "steps_per_second": steps / seconds,
+            "updates_per_second": updates / seconds,
             "samples_per_step": self.config.batch_size * updates / steps,
-            "measured_seconds": spent,
+            "measured_seconds": seconds,
         }
 
 
@@ -151,38 +151,40 @@ def choose_peer_settings(options: argparse.Namespace) -> tuple[dict[str, tuple],
         return {}, [{"absent": "stable-baselines3 is not installed"}]
     threads = sorted({1, options.cores})
     trials = []
-    for way in itertools.product(("ale-py", "wrappers"), (1, 8, 32), threads):
+    for setting in itertools.product(("ale-py", "wrappers"), (1, 8, 32), threads):
         figures = measure_once(
-            options, options.seconds / 4, stable_baselines_training, *way, options.cores
+            options, options.seconds / 4, stable_baselines_training, *setting, options.cores
         )
-        trials.append({"environment": way[0], "count": way[1], "threads": way[2], **figures})
-    ways = {}
+        trials.append(
+            {"environment": setting[0], "count": setting[1], "threads": setting[2], **figures}
+        )
+    settings = {}
     for name, counts in (("stable-baselines3", (1,)), ("stable-baselines3, many", (8, 32))):
         usable = [t for t in trials if t["count"] in counts and "absent" not in t]
         if usable:
             best = max(usable, key=lambda trial: trial["steps_per_second"])
-            ways[name] = (best["environment"], best["count"], best["threads"], options.cores)
-    return ways, trials
+            settings[name] = (best["environment"], best["count"], best["threads"], options.cores)
+    return settings, trials
 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Figures of both, in alternating rounds."""
-    ways: dict[str, tuple] = {"lookfurther": (two_core_training, options.lanes)}
+    candidates: dict[str, tuple] = {"lookfurther": (two_core_training, options.lanes)}
     figures: dict[str, dict[str, Any]] = {"lookfurther": {}}
     peer_settings, trials = choose_peer_settings(options)
     if not peer_settings:
         figures["stable-baselines3"] = {"absent": trials[0]["absent"]}
-    for name, way in peer_settings.items():
-        ways[name] = (stable_baselines_training, *way)
-        figures[name] = {"way": way, "trials": trials}
-    rounds: dict[str, list] = {name: [] for name in ways}
+    for name, setting in peer_settings.items():
+        candidates[name] = (stable_baselines_training, *setting)
+        figures[name] = {"way": setting, "trials": trials}
+    rounds: dict[str, list] = {name: [] for name in candidates}
     for _ in range(options.rounds):
-        for name, arguments in ways.items():
+        for name, arguments in candidates.items():
             rounds[name].append(measure_once(options, options.seconds, *arguments))
-    for name, found in rounds.items():
-        if "absent" in found[0]:
-            sys.exit(f"{name}: {found[0]['absent']}")
-        figures[name] |= median_of_rounds(found) | {"rounds": found}
+    for name, measured in rounds.items():
+        if "absent" in measured[0]:
+            sys.exit(f"{name}: {measured[0]['absent']}")
+        figures[name] |= median_of_rounds(measured) | {"rounds": measured}
     return figures
 
 

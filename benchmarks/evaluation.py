@@ -56,12 +56,12 @@ class BareEnvironment:
         self.envs.reset()
 
     def round(self, seconds: float) -> dict[str, float]:
-        turns, start = 0, time.perf_counter()
-        while not turns or time.perf_counter() - start < seconds:
+        calls, start = 0, time.perf_counter()
+        while not calls or time.perf_counter() - start < seconds:
             self.envs.send(self.rng.integers(18, size=self.envs.lanes))
             self.envs.recv()
-            turns += 1
-        return {"steps_per_second": turns * self.envs.lanes / (time.perf_counter() - start)}
+            calls += 1
+        return {"steps_per_second": calls * self.envs.lanes / (time.perf_counter() - start)}
 
     def close(self) -> None:
         self.envs.close()

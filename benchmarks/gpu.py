@@ -66,24 +66,24 @@ def weights_after(config: Config, updates: int, captured: bool) -> torch.Tensor:
 
 def check_updates(precision: str) -> dict[str, float]:
     """Largest and mean difference of weights, in units of one Adam step."""
-    found = {}
+    differences = {}
     config = small_config("apex-dqfd", run__precision=precision, learner__target_period=9)
     eager, fused = (replace(config, run__compile=compiled) for compiled in ("off", "on"))
     # Rounding changes which items are sampled later on, so compiled and eager updates are
     # compared after a few updates only.
-    for name, one, other, updates in (
+    for name, first, second, updates in (
         ("captured against eager", (eager, False), (eager, True), CAPTURED_UPDATES),
         ("compiled, captured against called", (fused, False), (fused, True), CAPTURED_UPDATES),
         ("compiled against eager", (eager, False), (fused, True), COMPILED_UPDATES),
     ):
         torch._dynamo.reset()  # earlier compilations count against its limit
         weights = [
-            weights_after(settings, updates, captured) for settings, captured in (one, other)
+            weights_after(settings, updates, captured) for settings, captured in (first, second)
         ]
-        apart = (weights[0] - weights[1]).abs() / config.learner.learning_rate
-        found[f"{precision} {name} max"] = float(apart.max())
-        found[f"{precision} {name} mean"] = float(apart.mean())
-    return found
+        difference = (weights[0] - weights[1]).abs() / config.learner.learning_rate
+        differences[f"{precision} {name} max"] = float(difference.max())
+        differences[f"{precision} {name} mean"] = float(difference.mean())
+    return differences
 
 
 def check_networks() -> dict[str, float]:
@@ -93,17 +93,19 @@ def check_networks() -> dict[str, float]:
     """
     from lookfurther.gpu.dueling import FusedDuelingPasses
 
-    found, x = {}, torch.randint(0, 256, (8, *ATARI.observation_shape), dtype=torch.uint8)
+    differences, x = {}, torch.randint(0, 256, (8, *ATARI.observation_shape), dtype=torch.uint8)
     for name in ("apex-dqfd", "apex-dqfd-deeper"):
         network = make_network_builder(preset(name).network)(ATARI)
         assert isinstance(network, DuelingNetwork)
-        twin = copy.deepcopy(network).to(CUDA)
-        near, far = network(x), twin(x.to(CUDA)).cpu()
-        found[f"values, {name}"] = float(((near - far) / near.std()).detach().abs().max())
-        true = values_and_gradients(AutogradPasses(), network, network.prepare_inputs(x))
-        own = values_and_gradients(FusedDuelingPasses(CUDA), twin, x.to(CUDA))
-        found[f"values and gradients by kernels, {name}"] = max_relative_difference(own, true)
-    return found
+        gpu_network = copy.deepcopy(network).to(CUDA)
+        q, gpu_q = network(x), gpu_network(x.to(CUDA)).cpu()
+        differences[f"values, {name}"] = float(((q - gpu_q) / q.std()).detach().abs().max())
+        expected = values_and_gradients(AutogradPasses(), network, network.prepare_inputs(x))
+        actual = values_and_gradients(FusedDuelingPasses(CUDA), gpu_network, x.to(CUDA))
+        differences[f"values and gradients by kernels, {name}"] = max_relative_difference(
+            actual, expected
+        )
+    return differences
 
 
 def values_and_gradients(
@@ -183,8 +185,8 @@ def _lane_differences(
             "reward": stored["rewards"][:, t, 0] != step.reward,
         }
         for i in np.flatnonzero(np.any(list(differs.values()), 0)):
-            what = ", ".join(name for name, wrong in differs.items() if wrong[i])
-            yield SlotDifference(lanes[i], t, what, int(pixels[i]))
+            fields = ", ".join(name for name, wrong in differs.items() if wrong[i])
+            yield SlotDifference(lanes[i], t, fields, int(pixels[i]))
 
 
 def check_weight_sync() -> float:
@@ -192,21 +194,22 @@ def check_weight_sync() -> float:
     learner_weights, actor_weights = (
         MasterWeights(nn.Linear(512, 512, device=CUDA), torch.bfloat16) for _ in (0, 1)
     )
-    weight_sync, apart = WeightSync(actor_weights, [torch.cuda.Stream(), torch.cuda.Stream()]), 0.0
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    weight_sync, difference = WeightSync(actor_weights, streams), 0.0
     actor_tensor = actor_weights.compute_tensors[0]
     learner_tensor = learner_weights.master_tensors[0].data
-    for turn in range(100):
+    for sync in range(100):
         before, after = actor_tensor.clone(), learner_tensor.to(torch.bfloat16)
         weight_sync.publish(learner_weights)
         learner_tensor += 1.0  # the learner continues
         for left in range(MAX_AHEAD + 1, 0, -1):
             torch.cuda.synchronize()
-            apart = max(apart, float((actor_tensor - before).detach().abs().max()))
-            assert weight_sync.ticks_left == left, turn
+            difference = max(difference, float((actor_tensor - before).detach().abs().max()))
+            assert weight_sync.ticks_left == left, sync
             weight_sync.tick()
         torch.cuda.synchronize()
-        apart = max(apart, float((actor_tensor - after).detach().abs().max()))
-    return apart
+        difference = max(difference, float((actor_tensor - after).detach().abs().max()))
+    return difference
 
 
 def run_checks() -> Iterator[tuple[str, float]]:
@@ -221,15 +224,15 @@ def run_checks() -> Iterator[tuple[str, float]]:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    add_json_option(options)
-    asked = options.parse_args()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add_json_option(parser)
+    options = parser.parse_args()
     figures: dict[str, Any] = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
     for name, value in run_checks():
         print(f"{name}: {value:.3g}", flush=True)
         figures[name] = value
-    if asked.json:
-        write_text(asked.json, json.dumps(figures, indent=2) + "\n")
+    if options.json:
+        write_text(options.json, json.dumps(figures, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -124,25 +124,25 @@ def _channels_first(x: Tensor) -> Tensor:
     return x.permute(0, 3, 1, 2)
 
 
-def measure_microseconds(work: Callable[[], Any]) -> float:
+def measure_microseconds(function: Callable[[], Any]) -> float:
     """Time per call, of many calls in one graph."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        work()
+        function()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         for _ in range(REPEATS):
-            work()
-    found = []
+            function()
+    microseconds = []
     for _ in range(GRAPHS + 1):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in (0, 1))
         start.record()
         graph.replay()
         end.record()
         torch.cuda.synchronize()
-        found.append(1000 * start.elapsed_time(end) / REPEATS)
-    return statistics.median(found[1:])
+        microseconds.append(1000 * start.elapsed_time(end) / REPEATS)
+    return statistics.median(microseconds[1:])
 
 
 def candidate_blocks(job: KernelJob) -> Iterator[Any]:
@@ -187,18 +187,18 @@ def measure(searching: bool) -> dict[str, Any]:
     from lookfurther.gpu.conv import BLOCK_CONFIGS
 
     torch.backends.cudnn.benchmark = True
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for widths, name in NETWORK_NAMES.items():
         for job in kernel_jobs(widths):
             config = BLOCK_CONFIGS[widths][job.name]
             ours = measure_microseconds(partial(job.run_ours, config))
             theirs = measure_microseconds(job.run_cudnn)
-            found[f"{name} {job.name}"] = {"ours": ours, "cudnn": theirs}
+            figures[f"{name} {job.name}"] = {"ours": ours, "cudnn": theirs}
             if searching:
                 best = [(us, config._asdict()) for us, config in search_blocks(job)[:3]]
-                found[f"{name} {job.name}"]["best"] = best
+                figures[f"{name} {job.name}"]["best"] = best
                 print(name, job.name, f"{ours:.1f}", best, flush=True)
-    return found
+    return figures
 
 
 def main() -> None:
@@ -214,12 +214,12 @@ def main() -> None:
             ProcessPoolExecutor(count_cores(), mp_context=get_context("spawn")) as pool,
         ):
             list(pool.map(compile_share, range(count_cores()), [count_cores()] * count_cores()))
-    found = measure(options.search)
-    rows = [[name, f["ours"], f["cudnn"], f["cudnn"] / f["ours"]] for name, f in found.items()]
+    figures = measure(options.search)
+    rows = [[name, f["ours"], f["cudnn"], f["cudnn"] / f["ours"]] for name, f in figures.items()]
     print(format_table(["", "ours, us", "cuDNN, us", "cuDNN / ours"], rows))
     if options.json:
-        figures = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
-        write_text(options.json, json.dumps(figures | {"kernels": found}, indent=2) + "\n")
+        machine = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
+        write_text(options.json, json.dumps(machine | {"kernels": figures}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

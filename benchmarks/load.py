@@ -80,11 +80,11 @@ class TrainingRun:
         before, wall, processor = self.loop.step, time.perf_counter(), time.process_time()
         while True:
             self.loop.run_iteration()
-            if (spent := time.perf_counter() - wall) >= seconds:
+            if (elapsed := time.perf_counter() - wall) >= seconds:
                 break
         steps = self.loop.step - before
         return {
-            "steps_per_second": steps / spent,
+            "steps_per_second": steps / elapsed,
             "steps_per_processor_second": steps / (time.process_time() - processor),
         }
 
@@ -117,26 +117,31 @@ def measure(name: str, options: Any) -> dict[str, dict[str, float]]:
     """Figures of each setting on a task."""
     with ExitStack() as stack:
         runs = {}
-        for way, (threads, openblas, variables) in THREAD_SETTINGS.items():
+        for setting, (threads, openblas, variables) in THREAD_SETTINGS.items():
             with wait_policy(variables):
                 run = BenchmarkProcess(TrainingRun, name, threads, openblas)
-            runs[way] = stack.enter_context(closing(run))
+            runs[setting] = stack.enter_context(closing(run))
 
         def rounds() -> dict[str, dict[str, float]]:
-            turns = range(options.rounds)
-            found = [{w: r.call("round", options.seconds) for w, r in runs.items()} for _ in turns]
-            return {way: median_of_rounds([one[way] for one in found]) for way in runs}
+            measured = [
+                {setting: run.call("round", options.seconds) for setting, run in runs.items()}
+                for _ in range(options.rounds)
+            ]
+            return {
+                setting: median_of_rounds([figures[setting] for figures in measured])
+                for setting in runs
+            }
 
         alone = rounds()
         with busy_processes(options.busy):
             loaded = rounds()
     fair = options.cores / (options.cores + options.busy)
     figures = {}
-    for way in runs:
-        kept = loaded[way]["steps_per_second"] / alone[way]["steps_per_second"]
-        figures[way] = {
-            **{f"alone_{key}": value for key, value in alone[way].items()},
-            **{f"busy_{key}": value for key, value in loaded[way].items()},
+    for setting in runs:
+        kept = loaded[setting]["steps_per_second"] / alone[setting]["steps_per_second"]
+        figures[setting] = {
+            **{f"alone_{key}": value for key, value in alone[setting].items()},
+            **{f"busy_{key}": value for key, value in loaded[setting].items()},
             "kept": kept,
             "share_of_fair": kept / fair,
         }
@@ -157,9 +162,9 @@ def main() -> None:
     keys = ("alone_steps_per_second", "busy_steps_per_second", "kept", "share_of_fair")
     keys += ("busy_steps_per_processor_second",)
     rows = [
-        [f"{name}: {way}", *(figures[key] for key in keys)]
-        for name, ways in result["tasks"].items()
-        for way, figures in ways.items()
+        [f"{name}: {setting}", *(figures[key] for key in keys)]
+        for name, settings in result["tasks"].items()
+        for setting, figures in settings.items()
     ]
     header = ["", "steps/s alone", f"next to {options.busy}", "kept", "of the fair share"]
     text = format_table([*header, "steps per processor second"], rows)

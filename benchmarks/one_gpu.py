@@ -59,18 +59,20 @@ def main() -> None:
         sys.exit("no GPU found; benchmarks.end_to_end compares on a CPU")
     machine = machine_info(["torch", "numpy", "gymnasium", "ale-py", "stable-baselines3", "minari"])
     network = "dueling-deeper" if "deeper" in options.preset else "dueling"
-    ways = {
+    candidates = {
         "lookfurther": (our_training, options.preset, options.fill),
         "stable-baselines3": (peer_training, network),
     }
-    rounds: dict[str, list[dict]] = {name: [] for name in ways}
+    rounds: dict[str, list[dict]] = {name: [] for name in candidates}
     for _ in range(options.rounds):
-        for name, way in ways.items():
-            found = measure_once(options, options.seconds, *way)
-            if "absent" in found:
-                sys.exit(f"{name}: {found['absent']}")
-            rounds[name].append(found)
-    figures: dict[str, Any] = {name: median_of_rounds(found) for name, found in rounds.items()}
+        for name, candidate in candidates.items():
+            measured = measure_once(options, options.seconds, *candidate)
+            if "absent" in measured:
+                sys.exit(f"{name}: {measured['absent']}")
+            rounds[name].append(measured)
+    figures: dict[str, Any] = {
+        name: median_of_rounds(measured) for name, measured in rounds.items()
+    }
     keys = ["steps_per_second", "updates_per_second", "samples_per_step"]
     rows = [[name, *(f[key] for key in keys)] for name, f in figures.items()]
     result = {

@@ -65,13 +65,13 @@ class StorageFormat:
                 raise AssertionError("the planes read differ from those written")
         finally:
             shutil.rmtree(root)
-        own = self.planes.nbytes / 1e6
+        episode_mb = self.planes.nbytes / 1e6
         return {
             "size_mb": size / 1e6,
             "write_s": write_s,
             "read_s": read_s,
             "write_peak_mb": write_peak,
-            "read_peak_mb": read_peak - own,
+            "read_peak_mb": read_peak - episode_mb,
         }
 
     def _episode(self) -> Episode:
@@ -169,33 +169,33 @@ COLUMNS = ("size_mb", "write_s", "read_s", "write_peak_mb", "read_peak_mb")
 
 
 def parse_arguments() -> argparse.Namespace:
-    words = make_parser(__doc__, seconds=0)
-    words.add_argument("--game", default="MontezumaRevenge")
-    words.add_argument("--steps", type=int, default=20_000)
-    return words.parse_args()
+    parser = make_parser(__doc__, seconds=0)
+    parser.add_argument("--game", default="MontezumaRevenge")
+    parser.add_argument("--steps", type=int, default=20_000)
+    return parser.parse_args()
 
 
 def main() -> None:
-    chosen = parse_arguments()
-    limit_cores(chosen.cores)
+    options = parse_arguments()
+    limit_cores(options.cores)
     result: dict[str, Any] = {"surroundings": machine_info(["minari", "h5py", "pyarrow", "numpy"])}
     figures: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         episode = Path(folder) / "episode.npz"
-        spec = save_random_episode(chosen.game, chosen.steps, episode)
+        spec = save_random_episode(options.game, options.steps, episode)
         for name in STORAGE_FORMATS:
-            with closing(BenchmarkProcess(StorageFormat, name, episode, spec)) as way:
-                if way.missing_reason:
-                    figures[name] = {"absent": way.missing_reason}
+            with closing(BenchmarkProcess(StorageFormat, name, episode, spec)) as process:
+                if process.missing_reason:
+                    figures[name] = {"absent": process.missing_reason}
                 else:
                     figures[name] = median_of_rounds(
-                        [way.call("round") for _ in range(chosen.rounds)]
+                        [process.call("round") for _ in range(options.rounds)]
                     )
-    result |= {"game": chosen.game, "steps": chosen.steps, "ways": figures}
+    result |= {"game": options.game, "steps": options.steps, "ways": figures}
     rows = [[n, *(f[c] for c in COLUMNS)] for n, f in figures.items() if "absent" not in f]
-    title = f"{chosen.steps:,} steps of {chosen.game}"
+    title = f"{options.steps:,} steps of {options.game}"
     write_report(
-        title, result, format_table(["way", *COLUMNS], rows) + format_missing(figures), chosen.json
+        title, result, format_table(["way", *COLUMNS], rows) + format_missing(figures), options.json
     )
 
 

@@ -41,14 +41,14 @@ class LearnerBenchmark:
 
     def __init__(self, config: Config) -> None:
         bench = ThroughputBenchmark(config, 0.0)
-        self.device, self.chunk = bench.device, bench.updates_per_call
-        self.updates = UpdateRunner(bench.full_mixture, bench.build_learner())
+        self.device, self.updates_per_call = bench.device, bench.updates_per_call
+        self.runner = UpdateRunner(bench.full_mixture, bench.build_learner())
 
     def run(self, updates: int) -> float:
         """Seconds for a number of updates, rounded up to full calls."""
         start = time.perf_counter()
-        for _ in range(math.ceil(updates / self.chunk)):
-            self.updates.run(self.chunk)
+        for _ in range(math.ceil(updates / self.updates_per_call)):
+            self.runner.run(self.updates_per_call)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - start
@@ -56,20 +56,24 @@ class LearnerBenchmark:
     def rates(self, turns: int, updates: int) -> list[float]:
         """Updates per second in each round."""
         self.run(updates // 4)
-        made = math.ceil(updates / self.chunk) * self.chunk
-        found = [made / self.run(updates) for _ in range(turns)]
-        self.updates.learner.raise_if_diverged()
-        return found
+        count = math.ceil(updates / self.updates_per_call) * self.updates_per_call
+        rates = [count / self.run(updates) for _ in range(turns)]
+        self.runner.learner.raise_if_diverged()
+        return rates
 
     def profile(self) -> list[tuple[float, int, str]]:
         """(microseconds, calls, kernel) per update, the longest first."""
         on_gpu = self.device.type == "cuda"
-        spent = attrgetter("self_device_time_total" if on_gpu else "self_cpu_time_total")
-        self.run(self.chunk)
+        time_of = attrgetter("self_device_time_total" if on_gpu else "self_cpu_time_total")
+        self.run(self.updates_per_call)
         with record(activities=[getattr(ProfilerActivity, "CUDA" if on_gpu else "CPU")]) as trace:
-            self.run(self.chunk)
+            self.run(self.updates_per_call)
         rows = (
-            (spent(event) / self.chunk, event.count // self.chunk, event.key)
+            (
+                time_of(event) / self.updates_per_call,
+                event.count // self.updates_per_call,
+                event.key,
+            )
             for event in trace.key_averages()
         )
         return sorted((row for row in rows if row[0]), reverse=True)
@@ -123,16 +127,16 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     options = parse_arguments()
     config = preset(options.preset, options.scale, env=ATARI.env)
-    alone = LearnerBenchmark(config)
-    updates = options.updates or UPDATES[alone.device.type]
+    benchmark = LearnerBenchmark(config)
+    updates = options.updates or UPDATES[benchmark.device.type]
     result: dict[str, Any] = {
         "surroundings": machine_info(["torch", "triton"]),
-        "device": str(alone.device),
-        "updates_per_second": alone.rates(options.turns, updates),
+        "device": str(benchmark.device),
+        "updates_per_second": benchmark.rates(options.turns, updates),
     }
     lines = [", ".join(f"{rate:,.2f}" for rate in result["updates_per_second"]) + " updates/s"]
     if options.profile:
-        result |= {"floor": time_floor(config), "kernels": alone.profile()}
+        result |= {"floor": time_floor(config), "kernels": benchmark.profile()}
         lines += [
             f"{us:10.1f} us  {n:3d}  {name[:110]}"
             for us, n, name in result["kernels"][:MAX_PRINTED]

@@ -114,8 +114,8 @@ def main() -> int:
     expert = float(np.mean([e.score for e in episodes]))
     print(f"{len(episodes)} demonstrations by MiniGrid's scripted expert, mean return {expert:.3f}")
     folder = options.folder / "run"
-    given = None if options.no_demos else demos
-    config = make_config(given, folder, options.seed, options.steps)
+    used_demos = None if options.no_demos else demos
+    config = make_config(used_demos, folder, options.seed, options.steps)
     print_time_estimate(config)
     summary = train(config)
     agent = Agent.load(folder)
