@@ -63,7 +63,7 @@ def test_main_job_outcome_does_not_depend_on_the_clock(
 def test_main_job_says_how_long_it_takes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(unlock_pickup, "TRIAL", 0.0)  # one turn
+    monkeypatch.setattr(unlock_pickup, "TRIAL_SECONDS", 0.0)  # one turn
     unlock_pickup.print_time_estimate(
         shorten_config(unlock_pickup.make_config(Path("demos"), Path("run")))
     )
