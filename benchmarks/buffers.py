@@ -50,7 +50,7 @@ class LookFurtherBuffer:
         settings = config.ReplayConfig(capacity=steps, horizons=HORIZONS, alpha=ALPHA, beta=BETA)
         self.replay = PrioritizedReplay(spec, lanes, steps, settings, GAMMA)
         self.terminal = np.zeros((max(HORIZONS), lanes), bool)  # of the newest slots, oldest first
-        self.no_forget = np.zeros(lanes, np.int64)
+        self.none_invalidated = np.zeros(lanes, np.int64)
 
     def add(self, moment: LaneStep) -> None:
         mark = moment.first * self.types.FIRST + moment.terminal * self.types.TERMINAL
@@ -61,7 +61,7 @@ class LookFurtherBuffer:
             reward=moment.reward[None],
             mark=mark.astype(np.uint8)[None],
             priority=np.where(due[:, None], np.float32(0), moment.priority)[None],
-            forget=self.no_forget,
+            invalidate_newest=self.none_invalidated,
         )
         self.replay.add(chunk)
 

@@ -1,6 +1,6 @@
 """The learner alone: updates per second, and a profile of one update.
 
-    python -m benchmarks.update [--preset NAME] [--scale SCALE] [--turns N] [--updates N]
+    python -m benchmarks.update [--preset NAME] [--scale SCALE] [--rounds N] [--updates N]
                                 [--profile] [--json FILE]
 
 Full updates, with sampling from a full replay and new priorities, by default of the preset that
@@ -53,11 +53,11 @@ class LearnerBenchmark:
             torch.cuda.synchronize()
         return time.perf_counter() - start
 
-    def rates(self, turns: int, updates: int) -> list[float]:
+    def rates(self, rounds: int, updates: int) -> list[float]:
         """Updates per second in each round."""
         self.run(updates // 4)
         count = math.ceil(updates / self.updates_per_call) * self.updates_per_call
-        rates = [count / self.run(updates) for _ in range(turns)]
+        rates = [count / self.run(updates) for _ in range(rounds)]
         self.runner.learner.raise_if_diverged()
         return rates
 
@@ -117,7 +117,7 @@ def parse_arguments() -> argparse.Namespace:
     name, scale, _ = split_preset(add_default_preset([]))
     options.add_argument("--preset", default=name)
     options.add_argument("--scale", default=scale)
-    options.add_argument("--turns", type=int, default=3)
+    options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--updates", type=int, help="updates per round")
     options.add_argument("--profile", action="store_true")
     add_json_option(options)
@@ -132,7 +132,7 @@ def main() -> None:
     result: dict[str, Any] = {
         "surroundings": machine_info(["torch", "triton"]),
         "device": str(benchmark.device),
-        "updates_per_second": benchmark.rates(options.turns, updates),
+        "updates_per_second": benchmark.rates(options.rounds, updates),
     }
     lines = [", ".join(f"{rate:,.2f}" for rate in result["updates_per_second"]) + " updates/s"]
     if options.profile:

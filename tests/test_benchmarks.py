@@ -43,7 +43,7 @@ SHORT_OPTIONS = {
     "evaluation --random": ("--random ALE/Breakout-v5 --episodes 2 --lanes 2", {"games"}),
     "load": (f"{ROUND} --busy 1 --tasks CartPole", {"tasks"}),
     "update": (
-        "--preset apex-dqfd --scale small --turns 2 --updates 1",
+        "--preset apex-dqfd --scale small --rounds 2 --updates 1",
         {"updates_per_second", "kernels", "floor"},
     ),
     "values": ("--preset apex-dqfd --updates 1 --at 0 9", {"found"}),

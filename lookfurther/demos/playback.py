@@ -121,7 +121,7 @@ def count_ambiguous_steps(input_log: InputLog, action_repeat: int) -> int:
 def with_step_actions(input_log: InputLog, action_ids: np.ndarray, action_repeat: int) -> InputLog:
     """The tape with one action a step, [T] ids, instead of its own."""
     lengths = np.diff(step_ends(input_log, action_repeat))
-    return replace(input_log, frames=np.repeat(action_ids.astype(np.uint8), lengths))
+    return replace(input_log, frame_actions=np.repeat(action_ids.astype(np.uint8), lengths))
 
 
 def frames_by_step(frames: np.ndarray, action_repeat: int, phase: int = 0) -> np.ndarray:

@@ -153,7 +153,7 @@ def entry_to_input_log(entry: ArchiveEntry, env: str) -> InputLog:
             f"{env}: a play of {entry.score:g} points gives {sum(rewards):g} when played again:"
             " its saved states do not hold all of the game"
         )
-    return dataclasses.replace(whole, frames=whole.frame_actions[: len(rewards)])
+    return dataclasses.replace(whole, frame_actions=whole.frame_actions[: len(rewards)])
 
 
 def _game_factory(config: SearchConfig) -> GameFactory:
