@@ -50,7 +50,8 @@ def read_atari_demo(path: Path, env: str, env_config: EnvConfig, force: bool) ->
         raise DemonstrationError(f"{path}: {env} has only {len(own)} actions of its own")
     tape = with_best_phase(InputLog(own[recording.actions]), env_config.action_repeat)
     tapes = (
-        replace(tape, ram_writes=w) for w in _iter_ram_repairs(tape.frame_actions, recording, emulator)
+        replace(tape, ram_writes=w)
+        for w in _iter_ram_repairs(tape.frame_actions, recording, emulator)
     )
     rewards = recording.rewards
     score = None if rewards is None else float(rewards.sum())
