@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lookfurther import acceleration
 from lookfurther.adam import Adam
 from lookfurther.config import LearnerConfig
 from lookfurther.errors import TrainingDiverged
@@ -17,6 +16,7 @@ from lookfurther.losses import clip_by_global_norm
 from lookfurther.master_weights import MasterWeights
 from lookfurther.networks import prepare_inputs, q_from_inputs
 from lookfurther.objective import Objective, PreparedBatch
+from lookfurther.system import acceleration
 from lookfurther.types import Batch
 
 UpdateMetrics = dict[str, Tensor]  # scalars, on the device

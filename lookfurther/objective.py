@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lookfurther import acceleration
 from lookfurther.array_api import compile_static
 from lookfurther.autograd import AutogradPasses
 from lookfurther.config import LearnerConfig
@@ -23,6 +22,7 @@ from lookfurther.losses import (
 )
 from lookfurther.networks import prepare_inputs
 from lookfurther.priorities import PRIORITY_FUNCTIONS
+from lookfurther.system import acceleration
 from lookfurther.transforms import make_value_transform
 from lookfurther.types import Batch
 

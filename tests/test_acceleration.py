@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import lookfurther
-from lookfurther import acceleration
+from lookfurther.system import acceleration
 
 PACKAGE = Path(lookfurther.__file__).parent
 TRAIN_AND_HASH = """

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from triton.runtime.errors import InterpreterError
 
 from benchmarks.gpu import max_relative_difference, values_and_gradients
-from lookfurther import acceleration
 from lookfurther.adam import Adam
 from lookfurther.autograd import AutogradPasses
 from lookfurther.config import NetworkConfig, ReplayConfig
@@ -36,6 +35,7 @@ from lookfurther.networks import DuelingHead, DuelingNetwork, concat_streams, ma
 from lookfurther.presets import preset
 from lookfurther.replay import prioritized, sum_tree
 from lookfurther.replay.sum_tree import SumTree
+from lookfurther.system import acceleration
 from lookfurther.training.build import build_mixture
 from lookfurther.training.updates import UpdateRunner
 from lookfurther.types import Spec

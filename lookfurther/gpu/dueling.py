@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lookfurther.acceleration import make_side_stream
 from lookfurther.autograd import AutogradPasses
 from lookfurther.gpu import conv
 from lookfurther.gpu.dueling_head import head_backward, head_forward
 from lookfurther.networks import DuelingNetwork, concat_streams
+from lookfurther.system.acceleration import make_side_stream
 
 
 class SavedActivations(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lookfurther.acceleration import make_side_stream
 from lookfurther.array_api import compile_static
 from lookfurther.replay.prioritized import PrioritizedReplay
+from lookfurther.system.acceleration import make_side_stream
 from lookfurther.types import Batch
 
 

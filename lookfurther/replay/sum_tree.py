@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lookfurther.acceleration import load_kernels
 from lookfurther.array_api import ArrayT, array_namespace, take_rows, to_native
+from lookfurther.system.acceleration import load_kernels
 
 TYPICAL_BATCH_SIZE = 256  # the two levels cost the same for this number of draws
 

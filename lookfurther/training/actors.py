@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lookfurther.acceleration import make_graphed
 from lookfurther.actor import Actor
 from lookfurther.envs import Envs
 from lookfurther.master_weights import MasterWeights
+from lookfurther.system.acceleration import make_graphed
 from lookfurther.training.episode_stats import EpisodeStats
 from lookfurther.training.signals import EnvCallTracker
 from lookfurther.training.weight_sync import WeightSync, select_prefix

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from lookfurther.acceleration import make_graphed
 from lookfurther.config import Config
 from lookfurther.errors import EnvironmentFault, TrainingDiverged
 from lookfurther.learner import Learner
 from lookfurther.replay.mixture import ReplayMixture
+from lookfurther.system.acceleration import make_graphed
 from lookfurther.training.actors import ActorGroup, ActorPool
 from lookfurther.training.hardware import get_rng_state, set_rng_state
 from lookfurther.training.launch_limit import LaunchLimit

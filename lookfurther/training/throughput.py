@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from lookfurther.acceleration import make_graphed
 from lookfurther.config import Config, from_json, replace, to_json
 from lookfurther.demos.episode import Episode
 from lookfurther.envs import Envs
@@ -26,6 +25,7 @@ from lookfurther.learner import Learner
 from lookfurther.networks import make_network_builder
 from lookfurther.replay.mixture import ReplayMixture
 from lookfurther.replay.prioritized import PrioritizedReplay
+from lookfurther.system.acceleration import make_graphed
 from lookfurther.system.processes import python_command, subprocess_environment
 from lookfurther.training.actors import ActorPool
 from lookfurther.training.build import (

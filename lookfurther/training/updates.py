@@ -7,9 +7,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lookfurther.acceleration import make_graphed
 from lookfurther.learner import Learner, UpdateMetrics
 from lookfurther.replay.mixture import ReplayMixture
+from lookfurther.system.acceleration import make_graphed
 from lookfurther.types import Batch
 
 # Updates in one graph, if that many are due: the GPU is idle at the start of each graph.
