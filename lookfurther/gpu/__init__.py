@@ -1,1 +1,1 @@
-"""Triton kernels, CUDA graphs and side streams; imported by `lookfurther.system.acceleration` alone."""
+"""Triton kernels, CUDA graphs and streams, imported by `lookfurther.system.acceleration` only."""
