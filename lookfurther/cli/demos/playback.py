@@ -37,7 +37,7 @@ class VerifyOptions:
     names: SetNames = ()
     """the sets"""
     modules: tuple[str, ...] = ()
-    """modules to import first: those that register the env_config or hold its wrappers"""
+    """modules to import first: those that register the environment or hold its wrappers"""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class PlayOptions:
     scale: int = 0
     """pixels for each of the picture's; 0: chosen from its size"""
     modules: tuple[str, ...] = ()
-    """modules to import first: those that register the env_config or hold its wrappers"""
+    """modules to import first: those that register the environment or hold its wrappers"""
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def _count_mismatches(name_or_path: str, modules: tuple[str, ...]) -> int:
     from lookfurther.demos.verify import verify_episode
 
     name, description, episodes = catalog.open_set(name_or_path)
-    env_config = catalog.trusted_env_config(description, modules)
-    replay = partial(verify_episode, spec=description.spec, env_config=env_config)
+    environment = catalog.trusted_env_config(description, modules)
+    replay = partial(verify_episode, spec=description.spec, env_config=environment)
     differ = 0
     for i, audit in enumerate(parallel_map(replay, episodes)):
         differ += not audit.verified
@@ -127,11 +127,11 @@ def animate_episode(options: PlayOptions, held: catalog.DemoSet, episode: Episod
     from lookfurther.cli.demos.render import render_frames
     from lookfurther.video.encode import check_gif_length, write_animation
 
-    env_config = catalog.trusted_env_config(held.description, options.modules)
-    rate = ATARI_FPS / env_config.action_repeat if episode.input_log else OTHER_FPS
+    environment = catalog.trusted_env_config(held.description, options.modules)
+    rate = ATARI_FPS / environment.action_repeat if episode.input_log else OTHER_FPS
     steps, fps = select_steps(options, len(episode), rate)
     check_gif_length(options.out, len(steps))
-    drawn = iter(render_frames(episode, held.description.spec, env_config, steps))
+    drawn = iter(render_frames(episode, held.description.spec, environment, steps))
     first = next(drawn)
     frames = itertools.chain([first], drawn)
     scale = options.scale or max(1, round(MIN_VIDEO_HEIGHT / len(first)))
@@ -155,17 +155,17 @@ def select_steps(options: PlayOptions, length: int, rate: float) -> tuple[list[i
 def align_set(options: AlignOptions) -> int:
     """Save a new set; what cannot be played so is in it as it was."""
     name, held = catalog.new_set_id(options.name), catalog.open_set(options.source)
-    env_config = storage.recorded_env_config(held.description)
-    check_alignable(held, env_config)
+    environment = storage.recorded_env_config(held.description)
+    check_alignable(held, environment)
     numbered = list(enumerate(held.episodes))
-    work = partial(try_align, held.name, held.description.spec.env, env_config.action_repeat)
+    work = partial(try_align, held.name, held.description.spec.env, environment.action_repeat)
     found = list(parallel_map(work, numbered))
     if not any(found):
         raise DemonstrationError(f"no episode of {held.name} could be aligned: use it as it is")
     episodes = [new or old for new, old in zip(found, held.episodes, strict=True)]
     source = f"aligned from {held.name}"
     place = storage.save_episodes(
-        name, episodes, held.description.spec, source, env_config=env_config
+        name, episodes, held.description.spec, source, env_config=environment
     )
     print_saved_set(name, episodes, place)
     return 0
