@@ -1,9 +1,9 @@
-"""What runs have in common over time, side by side: one small panel a metric, one line a run.
+"""Metrics of several runs over time: one small panel per metric, one line per run.
 
     python -m analysis.curves OUT.png NAME=RUN ... --show METRIC ...
                                 [--over minutes | updates | frames] [--until X]
 
-RUN is a run's folder or its metrics.jsonl. The metrics are those of docs/runs.md.
+RUN is a run folder or its metrics.jsonl. docs/runs.md lists the metrics.
 """
 
 from __future__ import annotations
@@ -15,14 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lookfurther.errors import LookFurtherError
-from lookfurther.report.learning_curve import (
-    LINE_COLOURS,
-    TEXT_COLOUR,
-    MetricRows,
-    MetricSeries,
-    metric_series,
-    style_axes,
-)
+from lookfurther.report.figure_style import LINE_COLOURS, TEXT_COLOUR, style_axes
+from lookfurther.report.learning_curve import MetricRows, MetricSeries, metric_series
 from lookfurther.system.files import atomic_replace
 from lookfurther.training.metrics import read_metrics
 
@@ -32,17 +26,17 @@ if TYPE_CHECKING:
 PANEL_COLUMNS = 3
 
 
-def rows_of(run: Path) -> MetricRows:
-    """The metrics of a run, from its folder or from the file itself."""
+def load_metrics(run: Path) -> MetricRows:
+    """The metrics of a run, from its folder or from the file."""
     path = run / "metrics.jsonl" if run.is_dir() else run
     rows = read_metrics(path) if path.is_file() else []
     if not rows:
-        raise LookFurtherError(f"{run} holds no metrics: name a run's folder or its metrics.jsonl")
+        raise LookFurtherError(f"{run} holds no metrics: give a run folder or its metrics.jsonl")
     return rows
 
 
-def curve(rows: MetricRows, metric: str, over: str, until: float) -> MetricSeries:
-    """A metric where it is known, up to `until`."""
+def bounded_series(rows: MetricRows, metric: str, over: str, until: float) -> MetricSeries:
+    """The known values of a metric, up to `until`."""
     if not any(metric in row for row in rows):
         raise LookFurtherError(f"there is no metric {metric}: docs/runs.md lists them")
     return metric_series([row for row in rows if row[over] <= until], metric, over)
@@ -51,18 +45,20 @@ def curve(rows: MetricRows, metric: str, over: str, until: float) -> MetricSerie
 def draw_panel(
     axes: Axes, runs: dict[str, MetricRows], metric: str, over: str, until: float
 ) -> None:
-    """One metric of every run."""
+    """Draw one metric of every run."""
     style_axes(axes, "")
     axes.set_title(metric.replace("_", " "), loc="left", color=TEXT_COLOUR, fontsize=10)
     for (name, rows), colour in zip(runs.items(), LINE_COLOURS, strict=False):
-        axes.plot(*curve(rows, metric, over, until), color=colour, linewidth=1.6, label=name)
+        axes.plot(
+            *bounded_series(rows, metric, over, until), color=colour, linewidth=1.6, label=name
+        )
     axes.set_xlim(left=0)
 
 
 def draw_figure(
     runs: dict[str, MetricRows], metrics: list[str], over: str, until: float, out: Path
 ) -> None:
-    """All panels, and which line is which run."""
+    """Draw all panels and the legend."""
     from matplotlib.figure import Figure
 
     lines = math.ceil(len(metrics) / PANEL_COLUMNS)
@@ -83,7 +79,7 @@ def draw_figure(
 
 
 def parse_named_run(word: str) -> tuple[str, Path]:
-    """NAME=RUN."""
+    """Parse NAME=RUN."""
     name, sign, run = word.partition("=")
     if not (name and sign and run):
         raise argparse.ArgumentTypeError(f"{word} is not of the form NAME=RUN")
@@ -91,16 +87,16 @@ def parse_named_run(word: str) -> tuple[str, Path]:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    options.add_argument("out", type=Path, help="the picture to write")
-    options.add_argument("runs", type=parse_named_run, nargs="+", help="NAME=RUN")
-    options.add_argument("--show", nargs="+", required=True, help="metrics, one panel each")
-    options.add_argument("--over", choices=["minutes", "updates", "frames"], default="minutes")
-    options.add_argument("--until", type=float, default=math.inf, help="where the panels end")
-    asked = options.parse_args()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("out", type=Path, help="output file")
+    parser.add_argument("runs", type=parse_named_run, nargs="+", help="NAME=RUN")
+    parser.add_argument("--show", nargs="+", required=True, help="metrics, one panel each")
+    parser.add_argument("--over", choices=["minutes", "updates", "frames"], default="minutes")
+    parser.add_argument("--until", type=float, default=math.inf, help="end of the x axis")
+    options = parser.parse_args()
     try:
-        runs = {name: rows_of(run) for name, run in asked.runs}
-        draw_figure(runs, asked.show, asked.over, asked.until, asked.out)
+        runs = {name: load_metrics(run) for name, run in options.runs}
+        draw_figure(runs, options.show, options.over, options.until, options.out)
     except LookFurtherError as error:
         sys.exit(str(error))
 

@@ -1,11 +1,11 @@
-"""Where an agent leaves its demonstration: greedy games played on from moments along it.
+"""Where an agent leaves its demonstration: greedy rollouts from steps along it.
 
     python -m analysis.moments DEMOS RUN [--every N] [--steps N] [--json FILE]
 
-At every N-th step of the best episode an emulator is set down in the human's place and the run's
-best weights play on, without exploration. Printed are the step at which they first take another
-action than the human, what both actions are valued at there (in h space), whether the picture is
-still the human's own, and the points of agent and human over the same steps.
+Starts a greedy rollout of the run's best weights from the emulator state of every N-th step of the
+best episode. Prints the first step at which the agent's action differs from the human's, the values
+of both actions there (in h space), whether the observation is still the human's, and the scores of
+agent and human over the same steps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lookfurther.errors import LookFurtherError
 
 
 class Divergence(NamedTuple):
-    """The first step at which agent and human do not do the same."""
+    """The first step at which the actions of agent and human differ."""
 
     step: int
     own: float  # value of the agent's action, in h space
@@ -37,24 +37,26 @@ class Divergence(NamedTuple):
 
 
 class GreedyRollout:
-    """One game, from a moment of the demonstration on."""
+    """One rollout from a step of the demonstration."""
 
-    def __init__(self, emulator: Emulator, state: bytes, start: int, seen: np.ndarray) -> None:
+    def __init__(
+        self, emulator: Emulator, state: bytes, start: int, observation: np.ndarray
+    ) -> None:
         self.emulator = emulator
         emulator.restore_state(state)
         self.start = self.step = start
-        self.observation, self.score = seen, 0.0
+        self.observation, self.score = observation, 0.0
         self.divergence: Divergence | None = None
 
-    def greedy_step(self, q: np.ndarray, episode: Episode, pictures: np.ndarray) -> None:
-        """One greedy step by values q [A]."""
+    def greedy_step(self, q: np.ndarray, episode: Episode, observations: np.ndarray) -> None:
+        """One greedy step by Q-values q [A]."""
         if self.emulator.is_over:
             return
         action = int(q.argmax())
         if self.divergence is None and self.step < len(episode.actions):
             human = int(episode.actions[self.step])
             if action != human:
-                same = bool(np.array_equal(self.observation, pictures[self.step]))
+                same = bool(np.array_equal(self.observation, observations[self.step]))
                 self.divergence = Divergence(self.step, float(q[action]), float(q[human]), same)
         plane, reward, _ = self.emulator.step(action)
         self.observation = np.concatenate([self.observation[len(plane) :], plane])
@@ -65,74 +67,78 @@ class GreedyRollout:
 def emulator_states(episode: Episode, emulator: Emulator, every: int) -> dict[int, bytes]:
     """The emulator's state at every `every`-th step of an episode."""
     if episode.input_log is None:
-        raise LookFurtherError("these demonstrations have no tapes: only Atari's can be played on")
-    found = {0: emulator.clone_state()}
-    for i, _ in enumerate(playback.play_log(episode.input_log, emulator), 1):
-        if i % (every * emulator.action_repeat) == 0 and i // emulator.action_repeat < len(
-            episode.actions
-        ):
-            found[i // emulator.action_repeat] = emulator.clone_state()
-    return found
+        raise LookFurtherError(
+            "these demonstrations have no input logs: only Atari demonstrations work"
+        )
+    states = {0: emulator.clone_state()}
+    for frame, _ in enumerate(playback.play_log(episode.input_log, emulator), 1):
+        step, is_mid_step = divmod(frame, emulator.action_repeat)
+        if not is_mid_step and step % every == 0 and step < len(episode.actions):
+            states[step] = emulator.clone_state()
+    return states
 
 
 def play_from_moments(
     agent: Agent, episode: Episode, every: int, steps: int
 ) -> list[GreedyRollout]:
-    """Games from all moments, side by side."""
-    pictures = stacked_observations(episode, agent.spec).numpy()
+    """Rollouts from every `every`-th step, all in one batch."""
+    observations = stacked_observations(episode, agent.spec).numpy()
     emulator = partial(Emulator, agent.spec.env, agent.config.environment.action_repeat)
-    moments = emulator_states(episode, emulator(), every)
-    games = [
-        GreedyRollout(emulator(), state, start, pictures[start]) for start, state in moments.items()
+    states = emulator_states(episode, emulator(), every)
+    rollouts = [
+        GreedyRollout(emulator(), state, start, observations[start])
+        for start, state in states.items()
     ]
     for _ in range(steps):
-        q = agent.q_values(np.stack([game.observation for game in games]))
-        for game, values in zip(games, q, strict=True):
-            game.greedy_step(values, episode, pictures)
-    return games
+        q = agent.q_values(np.stack([rollout.observation for rollout in rollouts]))
+        for rollout, values in zip(rollouts, q, strict=True):
+            rollout.greedy_step(values, episode, observations)
+    return rollouts
 
 
-def rollout_row(game: GreedyRollout, episode: Episode, steps: int) -> dict[str, Any]:
-    human = float(episode.rewards[game.start : game.start + steps].sum())
-    parting = game.divergence._asdict() if game.divergence else None
-    return {"start": game.start, "parting": parting, "agent": game.score, "human": human}
+def rollout_row(rollout: GreedyRollout, episode: Episode, steps: int) -> dict[str, Any]:
+    human = float(episode.rewards[rollout.start : rollout.start + steps].sum())
+    parting = rollout.divergence._asdict() if rollout.divergence else None
+    return {"start": rollout.start, "parting": parting, "agent": rollout.score, "human": human}
 
 
-def format_row(found: dict[str, Any]) -> list[Any]:
-    words: list[Any] = ["never", "", ""]
-    if parting := found["parting"]:
-        words = [
-            parting["step"],
-            f"{parting['own']:.2f} against {parting['human']:.2f}",
-            "the human's" if parting["same_picture"] else "another",
+def format_row(row: dict[str, Any]) -> list[Any]:
+    cells: list[Any] = ["never", "", ""]
+    if divergence := row["parting"]:
+        cells = [
+            divergence["step"],
+            f"{divergence['own']:.2f} against {divergence['human']:.2f}",
+            "the human's" if divergence["same_picture"] else "another",
         ]
-    return [found["start"], *words, found["agent"], found["human"]]
+    return [row["start"], *cells, row["agent"], row["human"]]
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    options.add_argument("demos")
-    options.add_argument("run", type=Path)
-    options.add_argument("--every", type=int, default=100, help="steps from moment to moment")
-    options.add_argument("--steps", type=int, default=500, help="steps to play from each")
-    add_json_option(options)
-    asked = options.parse_args()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("demos")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--every", type=int, default=100, help="steps between rollouts")
+    parser.add_argument("--steps", type=int, default=500, help="steps per rollout")
+    add_json_option(parser)
+    options = parser.parse_args()
     try:
-        held, agent = catalog.open_set(asked.demos), Agent.load(asked.run)
-        metadata.check_compatible(held.name, held.description, agent.spec, agent.config.environment)
-        episode = held.episodes[best_episode_index(held.episodes)]
-        games = play_from_moments(agent, episode, asked.every, asked.steps)
+        demo_set, agent = catalog.open_set(options.demos), Agent.load(options.run)
+        metadata.check_compatible(
+            demo_set.name, demo_set.description, agent.spec, agent.config.environment
+        )
+        episode = demo_set.episodes[best_episode_index(demo_set.episodes)]
+        rollouts = play_from_moments(agent, episode, options.every, options.steps)
     except LookFurtherError as error:
         sys.exit(str(error))
-    found = [rollout_row(game, episode, asked.steps) for game in games]
-    heads = ["from step", "leaves at", "valued at", "picture", "agent's points", "human's"]
-    text = format_table(heads, [format_row(each) for each in found])
-    where = machine_info(["torch", "ale-py"])
+    rows = [rollout_row(rollout, episode, options.steps) for rollout in rollouts]
+    header = ["from step", "leaves at", "values", "observation", "agent's score", "human's"]
+    text = format_table(header, [format_row(row) for row in rows])
+    machine = machine_info(["torch", "ale-py"])
     write_report(
-        f"{asked.run.name} from moments of {held.name}, {asked.steps} steps each",
-        {"found": found, "surroundings": where},
+        f"{options.run.name} from moments of {demo_set.name}, {options.steps} steps each",
+        {"found": rows, "surroundings": machine},
         text,
-        asked.json,
+        options.json,
     )
 
 

@@ -1,13 +1,13 @@
-"""How far values have come back along a demonstration, in a run or from the demonstration alone.
+"""How far values have propagated back along a demonstration, in a run or from demos alone.
 
     python -m analysis.values DEMOS [--run FOLDER] [--at STEP ...] [--preset NAME] [--updates N]
                                 [--vary SETTING=VALUE ...] [--json FILE]
 
-With --run: what the best weights of a run make of the demonstration's best episode. Without: learn
-from the demonstrations alone, once with the preset's own settings and once more for each --vary.
-Printed are the share of steps at which the greedy action is the human's, and how far h(V) falls
-short of h of the discounted return, on average over the episode and at these steps of it, or at
-points along it; and the median error of one step, which is noise where values have arrived.
+With --run: evaluates the best weights of a run on the best episode of the demonstrations. Without:
+learns from the demonstrations alone, once with the settings of the preset and once more for each
+--vary. Prints the fraction of steps at which the greedy action is the human's; how far h(V) is
+below h of the discounted return, on average and at the given steps (or at points along the
+episode); and the median one-step error, which is noise where values have converged.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ from lookfurther.training.updates import UpdateRunner
 from lookfurther.transforms import make_value_transform
 from lookfurther.types import Spec
 
-UPDATES_PER_CALL = 8  # updates in a row, as in a turn of the loop on a GPU
+UPDATES_PER_CALL = 8  # as in an iteration of the loop on a GPU
 PRINTED_POINTS = 10  # of the curve that is printed
 
 
 def discounted_returns(episode: Episode, gamma: float) -> np.ndarray:
     """The discounted return [T] from every step of an episode."""
-    total, found = 0.0, np.zeros(len(episode.rewards))
-    for t in reversed(range(len(found))):
-        total = found[t] = float(episode.rewards[t]) + gamma * total
-    return found
+    total, returns = 0.0, np.zeros(len(episode.rewards))
+    for t in reversed(range(len(returns))):
+        total = returns[t] = float(episode.rewards[t]) + gamma * total
+    return returns
 
 
 def stacked_observations(episode: Episode, spec: Spec) -> torch.Tensor:
-    """What the agent would have seen at every step [T, ...]."""
+    """The stacked observations of every step [T, ...]."""
     blank = np.zeros((spec.stack - 1, *episode.planes.shape[1:]), episode.planes.dtype)
-    film = torch.from_numpy(np.concatenate([blank, episode.planes]))
-    planes = [film[i : i + len(episode.actions)] for i in range(spec.stack)]
-    return torch.cat(planes, 1)
+    planes = torch.from_numpy(np.concatenate([blank, episode.planes]))
+    stacks = [planes[i : i + len(episode.actions)] for i in range(spec.stack)]
+    return torch.cat(stacks, 1)
 
 
 @torch.no_grad()
 def values_along_episode(
     network: nn.Module, episode: Episode, spec: Spec, config: Config
 ) -> dict[str, Any]:
-    """What a network makes of an episode: agreement, and h(V) beside h of the return."""
+    """Agreement of a network with an episode, and h(V) compared with h of the return."""
     device = next(network.parameters()).device
-    seen = stacked_observations(episode, spec).split(256)
-    q = torch.cat([network(x.to(device)).float().cpu() for x in seen])
-    gamma, how = config.learner.gamma, config.learner.value_transform
-    operator = make_value_transform(how, config.learner.value_transform_eps)
+    batches = stacked_observations(episode, spec).split(256)
+    q = torch.cat([network(x.to(device)).float().cpu() for x in batches])
+    gamma, name = config.learner.gamma, config.learner.value_transform
+    operator = make_value_transform(name, config.learner.value_transform_eps)
     goal = operator.h(torch.from_numpy(discounted_returns(episode, gamma))).float()
     v, a = q.max(-1).values, torch.from_numpy(episode.actions.astype(np.int64))
     rewards = torch.from_numpy(episode.rewards[:-1])
@@ -79,18 +79,18 @@ def values_along_episode(
     }
 
 
-def points(curve: list[Any], at: Sequence[int]) -> list[Any]:
-    """The curve at these steps, or at some along it."""
-    beyond = [t for t in at if not 0 <= t < len(curve)]
-    if beyond:
-        raise SystemExit(f"--at {beyond[0]}: the episode has steps 0 to {len(curve) - 1}")
+def select_points(curve: list[Any], at: Sequence[int]) -> list[Any]:
+    """The curve at these steps, or at evenly spaced ones."""
+    invalid = [t for t in at if not 0 <= t < len(curve)]
+    if invalid:
+        raise SystemExit(f"--at {invalid[0]}: the episode has steps 0 to {len(curve) - 1}")
     return [curve[t] for t in at] or curve[:: -(-len(curve) // PRINTED_POINTS)]
 
 
 def learn_from_demos(
     config: Config, spec: Spec, episodes: Sequence[Episode], updates: int
 ) -> dict[str, Any]:
-    """The same after updates on batches of demonstrations only."""
+    """The same after updates on demonstrations only."""
     torch.manual_seed(config.run.seed)
     hardware = Hardware.resolve(config)
     learner = build_learner(config, make_network_builder(config.network)(spec), hardware)
@@ -100,38 +100,38 @@ def learn_from_demos(
     mixture = ReplayMixture(replay, None, config.batch_size, 0)
     if hardware.is_compiled:
         mixture.compile()
-    work, start = UpdateRunner(mixture, learner), time.perf_counter()
+    runner, start = UpdateRunner(mixture, learner), time.perf_counter()
     while learner.updates < updates:
-        work.run(min(UPDATES_PER_CALL, updates - learner.updates))
+        runner.run(min(UPDATES_PER_CALL, updates - learner.updates))
     learner.raise_if_diverged()
     with learner.online_weights.autocast():
-        found = values_along_episode(
+        values = values_along_episode(
             learner.online_weights.compute_network,
             episodes[best_episode_index(episodes)],
             spec,
             config,
         )
-    return found | work.compute_mean_terms() | {"seconds": time.perf_counter() - start}
+    return values | runner.compute_mean_terms() | {"seconds": time.perf_counter() - start}
 
 
-def format_values(name: str, found: dict[str, Any]) -> str:
-    curve = "  ".join(f"{t}: {v:.0f} of {goal:.0f}" for t, v, goal in found["curve"])
-    told = f"{found['agreement']:.1%} agree, short by {found['short']:.1f}"
-    return f"{name}: {told}, one-step error {found['noise']:.2f}\n  {curve}"
+def format_values(name: str, values: dict[str, Any]) -> str:
+    curve = "  ".join(f"{t}: {v:.0f} of {goal:.0f}" for t, v, goal in values["curve"])
+    summary = f"{values['agreement']:.1%} agreement, below the return by {values['short']:.1f}"
+    return f"{name}: {summary}, one-step error {values['noise']:.2f}\n  {curve}"
 
 
-def replace_setting(config: Config, words: str) -> Config:
-    """config with one setting as in learner.tc_weight=0.5."""
-    name, _, value = words.partition("=")
+def replace_setting(config: Config, assignment: str) -> Config:
+    """config with one setting changed, as in learner.tc_weight=0.5."""
+    name, _, value = assignment.partition("=")
     section, _, leaf = name.partition(".")
-    was = getattr(getattr(config, section), leaf)
-    return replace(config, **{f"{section}__{leaf}": type(was)(value)})
+    old_value = getattr(getattr(config, section), leaf)
+    return replace(config, **{f"{section}__{leaf}": type(old_value)(value)})
 
 
 def parse_arguments() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("demos")
-    options.add_argument("--run", type=Path, help="look at the best weights of this run folder")
+    options.add_argument("--run", type=Path, help="evaluate the best weights of this run")
     options.add_argument("--at", type=int, nargs="+", default=(), help="show values at these steps")
     options.add_argument("--preset", default="apex-dqfd-deeper")
     options.add_argument("--updates", type=int, default=60_000)
@@ -141,25 +141,30 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    asked = parse_arguments()
-    held = catalog.open_set(asked.demos)
-    spec = held.description.spec
+    options = parse_arguments()
+    demo_set = catalog.open_set(options.demos)
+    spec = demo_set.description.spec
     result: dict[str, Any] = {"surroundings": machine_info(["torch"]), "found": {}}
-    if asked.run:
-        agent = Agent.load(asked.run)
-        found = values_along_episode(
-            agent.network, held.episodes[best_episode_index(held.episodes)], spec, agent.config
+    if options.run:
+        agent = Agent.load(options.run)
+        values = values_along_episode(
+            agent.network,
+            demo_set.episodes[best_episode_index(demo_set.episodes)],
+            spec,
+            agent.config,
         )
-        result["found"][f"{asked.run.name} at step {agent.step:,}"] = found
+        result["found"][f"{options.run.name} at step {agent.step:,}"] = values
     else:
-        config = preset(asked.preset, env=spec.env, demos=(asked.demos,))
-        for name in ("as it is", *asked.vary):
+        config = preset(options.preset, env=spec.env, demos=(options.demos,))
+        for name in ("unchanged", *options.vary):
             settings = replace_setting(config, name) if "=" in name else config
-            result["found"][name] = learn_from_demos(settings, spec, held.episodes, asked.updates)
-    for found in result["found"].values():
-        found["curve"] = points(found["curve"], asked.at)
-    text = "\n".join(format_values(name, found) for name, found in result["found"].items())
-    write_report(f"Values along {held.name}", result, text, asked.json)
+            result["found"][name] = learn_from_demos(
+                settings, spec, demo_set.episodes, options.updates
+            )
+    for values in result["found"].values():
+        values["curve"] = select_points(values["curve"], options.at)
+    text = "\n".join(format_values(name, values) for name, values in result["found"].items())
+    write_report(f"Values along {demo_set.name}", result, text, options.json)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-import lookfurther  # noqa: F401  (says how threads wait, before torch is loaded)
+import lookfurther  # noqa: F401  (sets the wait policy of threads before torch is loaded)

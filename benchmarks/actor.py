@@ -1,10 +1,11 @@
-"""The actor beside the bare environment: what is left of its speed when the network acts.
+"""Speed of the actor compared with the bare environment.
 
     python -m benchmarks.actor [--lanes M] [--seconds S] [--json FILE]
 
-Both step ALE Breakout with the paper's adaptation in ale-py's vector environment, by turns. The
-bare environment is given random actions; the actor runs the standard dueling network on every
-observation, chooses epsilon-greedily, and gives Chunks with initial priorities. Nothing learns.
+Both step ALE Breakout with the paper's preprocessing in ale-py's vector environment, in alternating
+rounds. The bare environment gets random actions. The actor runs the standard dueling network on
+every observation, acts epsilon-greedily, and produces chunks with initial priorities. Nothing
+learns.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import (
-    Contestant,
-    confine,
+    BenchmarkProcess,
     format_table,
+    limit_cores,
     machine_info,
     make_parser,
     median_of_rounds,
@@ -57,7 +58,7 @@ class BareEnvironment:
 
 
 class ActingNetwork:
-    """lookfurther.actor.Actor in the source of Chunks that training uses."""
+    """`lookfurther.actor.Actor` in the actor pool that training uses."""
 
     def __init__(self, lanes: int, cores: int) -> None:
         from lookfurther import preset
@@ -86,26 +87,26 @@ class ActingNetwork:
         return _measure_rate(self.step_lanes, self.lanes, seconds)
 
 
-def _measure_rate(turn: Callable[[], None], lanes: int, seconds: float) -> dict[str, float]:
-    """Agent steps a second, after two turns that do not count."""
-    turn()
-    turn()
-    turns, start = 0, time.perf_counter()
-    while not turns or time.perf_counter() - start < seconds:
-        turn()
-        turns += 1
-    return {"steps_per_second": turns * lanes / (time.perf_counter() - start)}
+def _measure_rate(step_lanes: Callable[[], None], lanes: int, seconds: float) -> dict[str, float]:
+    """Agent steps per second, after two warm-up calls."""
+    step_lanes()
+    step_lanes()
+    calls, start = 0, time.perf_counter()
+    while not calls or time.perf_counter() - start < seconds:
+        step_lanes()
+        calls += 1
+    return {"steps_per_second": calls * lanes / (time.perf_counter() - start)}
 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """The figures of both, turn about."""
+    """Figures of both, in alternating rounds."""
     with ExitStack() as stack:
-        trials: dict[str, Contestant] = {}
+        trials: dict[str, BenchmarkProcess] = {}
         for name, build in {"bare": BareEnvironment, "actor": ActingNetwork}.items():
-            trials[name] = Contestant(build, options.lanes, options.cores)
+            trials[name] = BenchmarkProcess(build, options.lanes, options.cores)
             stack.enter_context(closing(trials[name]))
-            if trials[name].absent:
-                raise SystemExit(f"{name}: {trials[name].absent}")
+            if trials[name].missing_reason:
+                raise SystemExit(f"{name}: {trials[name].missing_reason}")
         rounds: dict[str, list] = {name: [] for name in trials}
         for _ in range(options.rounds):
             for name, trial in trials.items():
@@ -117,15 +118,15 @@ def main() -> None:
     options = make_parser(__doc__, seconds=5.0)
     options.add_argument("--lanes", type=int, default=32)
     options = options.parse_args()
-    confine(options.cores)
-    where = machine_info(["torch", "numpy", "ale-py"])
+    limit_cores(options.cores)
+    machine = machine_info(["torch", "numpy", "ale-py"])
     figures = measure(options)
     rates = {name: f["steps_per_second"] for name, f in figures.items()}
     result = {
         "share_of_bare_environment": rates["actor"] / rates["bare"],
         "lanes": options.lanes,
         "contestants": figures,
-        "surroundings": where,
+        "surroundings": machine,
     }
     rows = [[name, rate, 4 * rate, rate / rates["bare"]] for name, rate in rates.items()]
     text = format_table(["", "steps/s", "frames/s", "share of bare"], rows)

@@ -1,4 +1,4 @@
-"""The replays that benchmarks.replay compares, each behind the same four methods."""
+"""The replay buffers that benchmarks.replay compares, behind one interface."""
 
 # pyright: reportMissingImports=false
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from analysis.films import (
+from benchmarks.synthetic_trajectories import (
     ACTIONS,
     BATCH,
     GAMMA,
@@ -24,11 +24,11 @@ ALPHA, BETA = 0.6, 0.4
 
 
 class Buffer(Protocol):
-    """What a contestant can do."""
+    """The interface of every candidate."""
 
     def add(self, moment: LaneStep) -> None: ...
     def sample(self) -> tuple[Transitions, np.ndarray, Any]:
-        """A batch, its importance weights, and what names its items to `update`."""
+        """A batch, its importance weights, and the item ids for `update`."""
         ...
 
     def update(self, item: Any, priority: np.ndarray) -> None: ...
@@ -46,11 +46,11 @@ class LookFurtherBuffer:
         from lookfurther.replay.prioritized import PrioritizedReplay
 
         self.torch, self.types = torch, types
-        spec = types.Spec("film", (1, SIDE, SIDE), STACK, "uint8", ACTIONS, 255.0)
+        spec = types.Spec("synthetic", (1, SIDE, SIDE), STACK, "uint8", ACTIONS, 255.0)
         settings = config.ReplayConfig(capacity=steps, horizons=HORIZONS, alpha=ALPHA, beta=BETA)
         self.replay = PrioritizedReplay(spec, lanes, steps, settings, GAMMA)
-        self.terminal = np.zeros((max(HORIZONS), lanes), bool)  # of the last slots, oldest first
-        self.no_forget = np.zeros(lanes, np.int64)
+        self.terminal = np.zeros((max(HORIZONS), lanes), bool)  # of the newest slots, oldest first
+        self.none_invalidated = np.zeros(lanes, np.int64)
 
     def add(self, moment: LaneStep) -> None:
         mark = moment.first * self.types.FIRST + moment.terminal * self.types.TERMINAL
@@ -61,7 +61,7 @@ class LookFurtherBuffer:
             reward=moment.reward[None],
             mark=mark.astype(np.uint8)[None],
             priority=np.where(due[:, None], np.float32(0), moment.priority)[None],
-            forget=self.no_forget,
+            invalidate_newest=self.none_invalidated,
         )
         self.replay.add(chunk)
 
@@ -78,10 +78,10 @@ class LookFurtherBuffer:
 
 
 class CpprbBuffer:
-    """cpprb.PrioritizedReplayBuffer, two rows a step.
+    """cpprb.PrioritizedReplayBuffer, two rows per step.
 
-    Its memory compression (next_of, stack_compress) rules n-step out, so both stacks are stored
-    whole; two buffers, one of each horizon, the first compressed, cost a copy to join the halves.
+    Its memory compression (next_of, stack_compress) does not support n-step, so both stacks are
+    stored in full. Two buffers, one per horizon, would need a copy to join the halves of a batch.
     """
 
     def __init__(self, steps: int, lanes: int) -> None:
@@ -106,12 +106,12 @@ class CpprbBuffer:
 
     @property
     def bytes(self) -> int:
-        """By its own account of fields: cpprb does not show its two segment trees."""
+        """The size of its fields; cpprb does not expose its two segment trees."""
         return self.rows * (2 * STACK * PIXELS + 8 + 4 + 4)
 
 
 class TianshouBuffer:
-    """tianshou.data.PrioritizedVectorReplayBuffer: planes once, stacks and n-step on sampling."""
+    """tianshou.data.PrioritizedVectorReplayBuffer: stores planes once, stacks when sampling."""
 
     def __init__(self, steps: int, lanes: int) -> None:
         from tianshou.data import Batch, PrioritizedVectorReplayBuffer
@@ -168,9 +168,9 @@ class TianshouBuffer:
 
 
 class TorchRLBuffer:
-    """torchrl.data.TensorDictPrioritizedReplayBuffer on LazyTensorStorage, two rows a step.
+    """torchrl.data.TensorDictPrioritizedReplayBuffer on LazyTensorStorage, two rows per step.
 
-    Stacks are stored as int64 words: torch gathers bytes one by one, seven times as slowly.
+    Stacks are stored as int64 words: torch gathers single bytes seven times more slowly.
     """
 
     def __init__(self, steps: int, lanes: int) -> None:

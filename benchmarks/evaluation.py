@@ -1,16 +1,16 @@
-"""Evaluation beside the bare environment, and random play beside published scores.
+"""Speed of evaluation, and scores of random play compared with published ones.
 
     python -m benchmarks.evaluation [--lanes M] [--seconds S] [--json FILE]
     python -m benchmarks.evaluation --random GAME ... [--episodes N] [--json FILE]
 
-The first steps Montezuma's Revenge: ale-py's vector environment with random actions, then whole
-episodes of `lookfurther.rollout` with random weights of the standard network, from no-op starts and
-from human starts. Episodes are cut after 800 frames, so that a round holds some. The time of 200
-episodes is given for episodes of 1,000 steps.
+The first command steps Montezuma's Revenge: ale-py's vector environment with random actions, then
+full episodes of `lookfurther.rollout` with random weights of the standard network, from no-op
+starts and from human starts. Episodes end after 800 frames, so that a round has several. The time
+of 200 episodes is given for episodes of 1,000 steps.
 
-The second plays at random and compares with the published scores, once as the paper's agents play
-(all 18 actions, held for 4 frames) and once as the published figures were made (the game's own
-actions, held for 6 frames, 5 minutes an episode; Mnih et al. 2015).
+The second command plays at random and compares with the published scores, once with the paper's
+settings (all 18 actions, 4 frames per action) and once with those of the published figures (the
+game's own actions, 6 frames per action, 5 minutes per episode; Mnih et al. 2015).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import (
-    Contestant,
-    confine,
+    BenchmarkProcess,
     format_table,
+    limit_cores,
     machine_info,
     make_parser,
     median_of_rounds,
@@ -36,8 +36,8 @@ from lookfurther.config import EnvConfig
 
 GAME = "ALE/MontezumaRevenge-v5"
 MAX_FRAMES = 800  # frames
-EPISODES, EPISODE_STEPS = 200, 1000  # of the time that is given
-PUBLISHED_EPISODES = 30  # episodes behind a published score of random play
+EPISODES, EPISODE_STEPS = 200, 1000  # for the printed time
+PUBLISHED_EPISODES = 30  # per published score
 PUBLISHED_ENV = EnvConfig(
     action_repeat=6, full_actions=False, max_episode_length=18_000, episode_length_unit="frames"
 )
@@ -56,19 +56,19 @@ class BareEnvironment:
         self.envs.reset()
 
     def round(self, seconds: float) -> dict[str, float]:
-        turns, start = 0, time.perf_counter()
-        while not turns or time.perf_counter() - start < seconds:
+        calls, start = 0, time.perf_counter()
+        while not calls or time.perf_counter() - start < seconds:
             self.envs.send(self.rng.integers(18, size=self.envs.lanes))
             self.envs.recv()
-            turns += 1
-        return {"steps_per_second": turns * self.envs.lanes / (time.perf_counter() - start)}
+            calls += 1
+        return {"steps_per_second": calls * self.envs.lanes / (time.perf_counter() - start)}
 
     def close(self) -> None:
         self.envs.close()
 
 
 class NoopEvaluation:
-    """Whole episodes with the standard network, from no-op starts."""
+    """Episodes with the standard network, from no-op starts."""
 
     def __init__(self, lanes: int, cores: int) -> None:
         import torch
@@ -102,11 +102,11 @@ class NoopEvaluation:
         return {"steps_per_second": steps / (time.perf_counter() - start)}
 
     def close(self) -> None:
-        self.envs.close()  # its processes would outlive a spawned one's end
+        self.envs.close()  # otherwise its worker processes would outlive this process
 
 
 class HumanStartEvaluation(NoopEvaluation):
-    """The same from human starts, here the beginning of the game."""
+    """The same from human starts; here they are the start of the game."""
 
     def make_evaluation_envs(self, lanes: int) -> Any:
         from lookfurther.envs.emulator import Emulator
@@ -125,10 +125,12 @@ EVALUATIONS = {
 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """The figures of each, turn about."""
+    """Figures of each, in alternating rounds."""
     with ExitStack() as stack:
         trials = {
-            name: stack.enter_context(closing(Contestant(build, options.lanes, options.cores)))
+            name: stack.enter_context(
+                closing(BenchmarkProcess(build, options.lanes, options.cores))
+            )
             for name, build in EVALUATIONS.items()
         }
         rounds: dict[str, list] = {name: [] for name in trials}
@@ -141,8 +143,8 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def measure_speed(options: argparse.Namespace) -> None:
-    """Steps a second, and the minutes that 200 episodes take."""
-    where = machine_info(["torch", "numpy", "ale-py"])
+    """Steps per second, and minutes per 200 episodes."""
+    machine = machine_info(["torch", "numpy", "ale-py"])
     figures = measure(options)
     rates = {name: f["steps_per_second"] for name, f in figures.items()}
     shares = {name: rate / rates["bare"] for name, rate in rates.items()}
@@ -152,7 +154,7 @@ def measure_speed(options: argparse.Namespace) -> None:
         "minutes_of_200_episodes": minutes,
         "lanes": options.lanes,
         "contestants": figures,
-        "surroundings": where,
+        "surroundings": machine,
     }
     rows = [[name, rates[name], shares[name], minutes[name]] for name in rates]
     text = format_table(["", "steps/s", "share of bare", "minutes of 200 episodes"], rows)
@@ -160,15 +162,15 @@ def measure_speed(options: argparse.Namespace) -> None:
 
 
 def compare_random_scores(options: argparse.Namespace) -> None:
-    """Random play beside the published scores; z is their distance in standard errors of both.
+    """Random play compared with the published scores; z is the difference in standard errors.
 
-    The published means are of 30 episodes; their spread is taken to be ours.
+    The published means are of 30 episodes; their standard deviation is assumed to equal ours.
     """
     from lookfurther.envs.naming import game_of
     from lookfurther.evaluation.evaluate import evaluate_random, evaluation_env_config
     from lookfurther.evaluation.paper_scores import reference_scores
 
-    where = machine_info(["numpy", "ale-py"])
+    machine = machine_info(["numpy", "ale-py"])
     rows, result = [], {}
     for game in options.random:
         known = reference_scores(game, "noop")
@@ -188,16 +190,18 @@ def compare_random_scores(options: argparse.Namespace) -> None:
             result[f"{game} {how}"] = {"mean": mean, "error": error, "z": z} | known._asdict()
             print(format_table(["", "mean", "error", "published", "z"], rows[-1:]), flush=True)
     text = format_table(["", "mean", "error", "published", "z"], rows)
-    write_report("random play", {"games": result, "surroundings": where}, text, options.json)
+    write_report("random play", {"games": result, "surroundings": machine}, text, options.json)
 
 
 def main() -> None:
     options = make_parser(__doc__, seconds=10.0)
     options.add_argument("--lanes", type=int, default=20)
     options.add_argument("--random", nargs="+", default=[], help="games to play at random instead")
-    options.add_argument("--episodes", type=int, default=40, help="of random play, each way")
+    options.add_argument(
+        "--episodes", type=int, default=40, help="episodes of random play per setting"
+    )
     options = options.parse_args()
-    confine(options.cores)
+    limit_cores(options.cores)
     compare_random_scores(options) if options.random else measure_speed(options)
 
 

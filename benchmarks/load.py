@@ -1,10 +1,10 @@
-"""Training alone and next to busy processes, for each way in which threads may wait.
+"""Training alone and next to busy processes, for several thread settings.
 
     python -m benchmarks.load [--busy N] [--tasks TASK ...] [--seconds S] [--json FILE]
 
-Every way trains in a process of its own. They take turns: first alone, then next to N processes
-that never sleep. A fair scheduler leaves training C / (C + N) of C cores; what is kept is given as
-a share of the speed alone, and of that fair share.
+Each setting trains in its own process. The settings take turns, first alone, then next to N
+processes that never sleep. A fair scheduler gives training C / (C + N) of C cores. The remaining
+speed is given as a fraction of the speed alone, and of that fair share.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.measure import (
-    Contestant,
-    confine,
+    BenchmarkProcess,
     format_table,
+    limit_cores,
     machine_info,
     make_parser,
     median_of_rounds,
@@ -30,11 +30,11 @@ from benchmarks.measure import (
 from lookfurther import Config, preset, replace
 from lookfurther.system.openmp import BRIEF_WAITS, WAIT_VARIABLES
 
-CAPACITY = 20_000  # steps in the replay: what fits several times
+CAPACITY = 20_000  # steps in the replay, small enough for several replays
 
 
 class ThreadSettings(NamedTuple):
-    """Threads of the learner and of OpenBLAS, 0 for all cores, and how OpenMP's wait."""
+    """Threads of the learner and of OpenBLAS, 0 for all cores, and the wait policy of OpenMP."""
 
     threads: int
     openblas_threads: int
@@ -76,22 +76,22 @@ class TrainingRun:
         self.loop = bench.build_learning_loop()
 
     def round(self, seconds: float) -> dict[str, float]:
-        """Rates over `seconds`, at least one turn."""
+        """Rates over `seconds`, for at least one iteration."""
         before, wall, processor = self.loop.step, time.perf_counter(), time.process_time()
         while True:
             self.loop.run_iteration()
-            if (spent := time.perf_counter() - wall) >= seconds:
+            if (elapsed := time.perf_counter() - wall) >= seconds:
                 break
         steps = self.loop.step - before
         return {
-            "steps_per_second": steps / spent,
+            "steps_per_second": steps / elapsed,
             "steps_per_processor_second": steps / (time.process_time() - processor),
         }
 
 
 @contextmanager
 def wait_policy(variables: dict[str, str]) -> Iterator[None]:
-    """Processes started here read these variables and no others on how to wait."""
+    """Processes started here use these variables, and no others, for their wait policy."""
     before = {name: os.environ.pop(name) for name in WAIT_VARIABLES if name in os.environ}
     os.environ.update(variables)
     yield
@@ -102,41 +102,46 @@ def wait_policy(variables: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
-    """Processes next to this one that never sleep."""
+    """Run processes that never sleep."""
     command = [sys.executable, "-c", "while True: pass"]
-    others = [subprocess.Popen(command) for _ in range(count)]
+    processes = [subprocess.Popen(command) for _ in range(count)]
     try:
         yield
     finally:
-        for other in others:
-            other.kill()
-            other.wait()
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def measure(name: str, options: Any) -> dict[str, dict[str, float]]:
-    """The figures of each way on a task."""
+    """Figures of each setting on a task."""
     with ExitStack() as stack:
         runs = {}
-        for way, (threads, openblas, variables) in THREAD_SETTINGS.items():
+        for setting, (threads, openblas, variables) in THREAD_SETTINGS.items():
             with wait_policy(variables):
-                run = Contestant(TrainingRun, name, threads, openblas)
-            runs[way] = stack.enter_context(closing(run))
+                run = BenchmarkProcess(TrainingRun, name, threads, openblas)
+            runs[setting] = stack.enter_context(closing(run))
 
         def rounds() -> dict[str, dict[str, float]]:
-            turns = range(options.rounds)
-            found = [{w: r.call("round", options.seconds) for w, r in runs.items()} for _ in turns]
-            return {way: median_of_rounds([one[way] for one in found]) for way in runs}
+            measured = [
+                {setting: run.call("round", options.seconds) for setting, run in runs.items()}
+                for _ in range(options.rounds)
+            ]
+            return {
+                setting: median_of_rounds([figures[setting] for figures in measured])
+                for setting in runs
+            }
 
         alone = rounds()
         with busy_processes(options.busy):
             loaded = rounds()
     fair = options.cores / (options.cores + options.busy)
     figures = {}
-    for way in runs:
-        kept = loaded[way]["steps_per_second"] / alone[way]["steps_per_second"]
-        figures[way] = {
-            **{f"alone_{key}": value for key, value in alone[way].items()},
-            **{f"busy_{key}": value for key, value in loaded[way].items()},
+    for setting in runs:
+        kept = loaded[setting]["steps_per_second"] / alone[setting]["steps_per_second"]
+        figures[setting] = {
+            **{f"alone_{key}": value for key, value in alone[setting].items()},
+            **{f"busy_{key}": value for key, value in loaded[setting].items()},
             "kept": kept,
             "share_of_fair": kept / fair,
         }
@@ -148,7 +153,7 @@ def main() -> None:
     options.add_argument("--busy", type=int, default=4, help="processes that never sleep")
     options.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     options = options.parse_args()
-    confine(options.cores)
+    limit_cores(options.cores)
     result: dict[str, Any] = {
         "surroundings": machine_info(["lookfurther", "torch", "ale-py"]),
         "busy": options.busy,
@@ -157,9 +162,9 @@ def main() -> None:
     keys = ("alone_steps_per_second", "busy_steps_per_second", "kept", "share_of_fair")
     keys += ("busy_steps_per_processor_second",)
     rows = [
-        [f"{name}: {way}", *(figures[key] for key in keys)]
-        for name, ways in result["tasks"].items()
-        for way, figures in ways.items()
+        [f"{name}: {setting}", *(figures[key] for key in keys)]
+        for name, settings in result["tasks"].items()
+        for setting, figures in settings.items()
     ]
     header = ["", "steps/s alone", f"next to {options.busy}", "kept", "of the fair share"]
     text = format_table([*header, "steps per processor second"], rows)

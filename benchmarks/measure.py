@@ -1,4 +1,4 @@
-"""What the benchmarks share: where and with what they ran, medians, tables, a process each."""
+"""Shared by the benchmarks: options, machine information, medians, tables, subprocesses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REPOSITORY_ROOT = Path(__file__).parents[1]
 
 
 def make_parser(doc: str | None, seconds: float) -> argparse.ArgumentParser:
-    """The options every benchmark has; `seconds` is what one round of one contestant takes."""
+    """The options of every benchmark; `seconds` is the length of one round of one candidate."""
     options = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     add_json_option(options)
     options.add_argument("--seconds", type=float, default=seconds, help="length of a round")
@@ -39,30 +39,30 @@ def make_parser(doc: str | None, seconds: float) -> argparse.ArgumentParser:
 
 
 def add_json_option(options: argparse.ArgumentParser) -> None:
-    """--json FILE, refused before anything is measured where it cannot be written."""
+    """--json FILE; an unwritable path is an error before anything is measured."""
 
-    def output(word: str) -> Path:
+    def output_path(text: str) -> Path:
         try:
-            check_writable("--json", path := Path(word))
+            check_writable("--json", path := Path(text))
         except ConfigError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
         return path
 
-    options.add_argument("--json", type=output, help="also write every figure to this file")
+    options.add_argument("--json", type=output_path, help="also write every figure to this file")
 
 
-def confine(cores: int) -> None:
-    """Keep this process and those it starts to so many cores."""
+def limit_cores(cores: int) -> None:
+    """Restrict this process and its children to a number of cores."""
     allowed = sorted(os.sched_getaffinity(0))
     if cores > len(allowed):
         sys.exit(
-            f"{cores} cores are asked for, {len(allowed)} are here: use --cores {len(allowed)}"
+            f"--cores {cores}: this machine has {len(allowed)} cores; use --cores {len(allowed)}"
         )
     os.sched_setaffinity(0, allowed[:cores])
 
 
 def machine_info(packages: Sequence[str]) -> dict[str, Any]:
-    """The hardware, the versions and the commit that figures belong to."""
+    """The hardware, the versions and the commit that figures were measured with."""
     return {
         "cpu": _cpu_model(),
         "cores": sorted(os.sched_getaffinity(0)),
@@ -89,7 +89,7 @@ def _cpu_model() -> str:
 
 
 def _git_commit() -> str:
-    """The commit of this checkout, with + if files differ from it; "none" outside a repository."""
+    """The commit of this checkout, with + if it has changes; "none" outside a repository."""
     if not shutil.which("git"):
         return "none"
     git = ["git", "-C", str(REPOSITORY_ROOT)]
@@ -106,7 +106,7 @@ def median_of_rounds(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Plain columns: the first to the left, figures to the right."""
+    """A text table: first column left-aligned, the others right-aligned."""
     text = [list(header), *([_format_cell(value) for value in row] for row in rows)]
     widths = [max(len(line[column]) for line in text) for column in range(len(header))]
     lines = []
@@ -117,7 +117,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def format_missing(figures: dict[str, dict[str, Any]]) -> str:
-    """A line for each contestant that could not run, and why."""
+    """A line for each candidate that could not run, with the reason."""
     return "".join(
         f"\n{name} absent: {f['absent']}" for name, f in figures.items() if "absent" in f
     )
@@ -130,38 +130,38 @@ def _format_cell(value: Any) -> str:
 
 
 def write_report(title: str, result: dict[str, Any], text: str, path: Path | None) -> None:
-    """Print the table under its surroundings, and write `result` where asked."""
-    where = result["surroundings"]
-    versions = ", ".join(f"{name} {v or 'absent'}" for name, v in where["versions"].items())
-    cores, load = len(where["cores"]), where["load_at_start"]
-    print(f"{title}\n{where['cpu']}, {cores} cores, {cores} threads, load {load:.2g}")
-    print(f"python {where['python']}, {versions}, commit {where['commit']}\n\n{text}")
+    """Print the machine information and the table; write `result` to `path` if given."""
+    machine = result["surroundings"]
+    versions = ", ".join(f"{name} {v or 'absent'}" for name, v in machine["versions"].items())
+    cores, load = len(machine["cores"]), machine["load_at_start"]
+    print(f"{title}\n{machine['cpu']}, {cores} cores, {cores} threads, load {load:.2g}")
+    print(f"python {machine['python']}, {versions}, commit {machine['commit']}\n\n{text}")
     if path:
         write_text(path, json.dumps(result, indent=2) + "\n")
 
 
-class Contestant:
-    """An object in a process of its own, so that memory, threads and settings are its alone.
+class BenchmarkProcess:
+    """An object in its own subprocess, so that memory, threads and settings are not shared.
 
-    `build` makes the object there; a failed import there means that it is absent here.
+    `build` makes the object there. If an import fails there, `missing_reason` says why.
     """
 
     def __init__(self, build: Callable[..., Any], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve_calls, args=(theirs, build, arguments))
+        self.pipe, child_pipe = context.Pipe()
+        self.process = context.Process(target=_serve_calls, args=(child_pipe, build, arguments))
         with safe_import_path():
             self.process.start()
-        theirs.close()
-        self.absent: str | None = self._receive()
+        child_pipe.close()
+        self.missing_reason: str | None = self._receive()
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """The answer of the object's method."""
+        """Call a method of the object and return its result."""
         self.pipe.send((method, arguments))
         return self._receive()
 
     def close(self) -> None:
-        """End the process and with it all its memory."""
+        """End the process and free its memory."""
         self.pipe.close()
         self.process.join()
 
@@ -176,10 +176,10 @@ class Contestant:
 
 
 def _serve_calls(pipe: Connection, build: Callable[..., Any], arguments: tuple) -> None:
-    """Build the object, then answer calls until the pipe closes."""
+    """Build the object, then serve calls until the pipe closes."""
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     try:
-        thing = build(*arguments)
+        target = build(*arguments)
     except ImportError as error:
         pipe.send((None, str(error)))
         return
@@ -193,20 +193,20 @@ def _serve_calls(pipe: Connection, build: Callable[..., Any], arguments: tuple) 
         except EOFError:
             return
         try:
-            pipe.send((None, getattr(thing, method)(*arguments)))
+            pipe.send((None, getattr(target, method)(*arguments)))
         except Exception:
             pipe.send((traceback.format_exc(), None))
 
 
 def resident_bytes() -> int:
-    """Bytes of this process in memory."""
+    """Bytes of resident memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def available_memory() -> int:
-    """Bytes this machine can still give."""
+    """Bytes of memory available on this machine."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable"):
             return int(line.split()[1]) * 1024
-    raise OSError("/proc/meminfo does not say MemAvailable")
+    raise OSError("/proc/meminfo has no MemAvailable")

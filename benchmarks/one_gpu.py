@@ -1,11 +1,11 @@
-"""Whole training on one GPU beside stable-baselines3's DQN: the same game, network and batch.
+"""Training on one GPU compared with stable-baselines3's DQN: same game, network and batch.
 
     python -m benchmarks.one_gpu [--preset NAME] [--seconds S] [--rounds N] [--json FILE]
 
-Montezuma's Revenge in 128 lanes on all cores, batches of 256, as many samples learned per step for
-both. Ours is Ape-X DQfD with demonstrations of random play, two forward and backward passes where
-DQN has one, 1- and 10-step items, prioritized replay of 2 million steps. Theirs is DQN with our
-network under one more linear layer, one-step targets and a uniform replay of 20,000 steps.
+Montezuma's Revenge in 128 lanes on all cores, batches of 256, the same samples per step for both.
+Ours is Ape-X DQfD with demonstrations of random play, two forward and backward passes where DQN has
+one, 1- and 10-step items, and prioritized replay of 2 million steps. The peer is DQN with our
+network below one more linear layer, one-step targets, and uniform replay of 20,000 steps.
 """
 
 from __future__ import annotations
@@ -46,40 +46,44 @@ def peer_training(network: str) -> Any:
 
 
 def main() -> None:
-    options = make_parser(__doc__, seconds=20.0)
-    options.add_argument("--warm", type=float, default=5.0, help="seconds of learning not counted")
-    options.add_argument(
+    parser = make_parser(__doc__, seconds=20.0)
+    parser.add_argument(
+        "--warm", type=float, default=5.0, help="seconds of learning that do not count"
+    )
+    parser.add_argument(
         "--fill", type=float, default=80.0, help="seconds to our first update, at most"
     )
-    options.add_argument("--preset", default="apex-dqfd-deeper")
-    asked = options.parse_args()
+    parser.add_argument("--preset", default="apex-dqfd-deeper")
+    options = parser.parse_args()
     if not torch.cuda.is_available():
-        sys.exit("there is no GPU here: benchmarks.end_to_end compares on a CPU")
-    where = machine_info(["torch", "numpy", "gymnasium", "ale-py", "stable-baselines3", "minari"])
-    network = "dueling-deeper" if "deeper" in asked.preset else "dueling"
-    ways = {
-        "lookfurther": (our_training, asked.preset, asked.fill),
+        sys.exit("no GPU found; benchmarks.end_to_end compares on a CPU")
+    machine = machine_info(["torch", "numpy", "gymnasium", "ale-py", "stable-baselines3", "minari"])
+    network = "dueling-deeper" if "deeper" in options.preset else "dueling"
+    candidates = {
+        "lookfurther": (our_training, options.preset, options.fill),
         "stable-baselines3": (peer_training, network),
     }
-    rounds: dict[str, list[dict]] = {name: [] for name in ways}
-    for _ in range(asked.rounds):
-        for name, way in ways.items():
-            found = measure_once(asked, asked.seconds, *way)
-            if "absent" in found:
-                sys.exit(f"{name}: {found['absent']}")
-            rounds[name].append(found)
-    figures: dict[str, Any] = {name: median_of_rounds(found) for name, found in rounds.items()}
+    rounds: dict[str, list[dict]] = {name: [] for name in candidates}
+    for _ in range(options.rounds):
+        for name, candidate in candidates.items():
+            measured = measure_once(options, options.seconds, *candidate)
+            if "absent" in measured:
+                sys.exit(f"{name}: {measured['absent']}")
+            rounds[name].append(measured)
+    figures: dict[str, Any] = {
+        name: median_of_rounds(measured) for name, measured in rounds.items()
+    }
     keys = ["steps_per_second", "updates_per_second", "samples_per_step"]
     rows = [[name, *(f[key] for key in keys)] for name, f in figures.items()]
     result = {
         "speed_ratio": speed_ratio(figures, "stable-baselines3"),
         "gpu": torch.cuda.get_device_name(0),
         "contestants": figures,
-        "surroundings": where,
+        "surroundings": machine,
     }
     text = format_table(["", "steps/s", "updates/s", "samples/step"], rows)
-    text += f"\nours is faster by {result['speed_ratio']:.1f}"
-    write_report("Training on Montezuma's Revenge, one GPU", result, text, asked.json)
+    text += f"\nours / theirs: {result['speed_ratio']:.1f}"
+    write_report("Training on Montezuma's Revenge, one GPU", result, text, options.json)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""The recorder in a real browser: frames shown a second, and the time from a key to its frame.
+"""The recorder in a real browser: frames per second, and latency from a key to its frame.
 
     python -m benchmarks.recorder [--seconds S] [--rounds N] [--json FILE]
 
-Plays Atari's Freeway in headless Chromium by real key events at random moments. A frame counts as
-shown when the browser composes a picture that has it. The time of a key runs from its event in the
-browser to the picture with the first frame that was played with it; as the paper's agents act every
-4 frames, a key waits 33 ms on average for the step it can act on, which is a part of that time.
+Plays Freeway in headless Chromium with real key events at random times. A frame counts as shown
+when the browser composes a picture with it. The latency of a key is the time from its event in the
+browser to the picture with the first frame that it influences. It includes 33 ms on average until
+the next step, because the paper's agents act every 4 frames.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from typing import Any
 
 from benchmarks.measure import (
     REPOSITORY_ROOT,
-    confine,
     format_table,
+    limit_cores,
     machine_info,
     make_parser,
     median_of_rounds,
@@ -37,10 +37,10 @@ from benchmarks.measure import (
 )
 from lookfurther.system.processes import python_command, subprocess_environment
 
-GAME = "ALE/Freeway-v5"  # lasts for two minutes, however it is played
+GAME = "ALE/Freeway-v5"  # an episode always lasts two minutes
 KEYS = ("ArrowUp", "ArrowDown", "Space")
-# Runs before the page's own script, in the page and in the worker that draws: notes when keys go
-# down, and what each picture shows.
+# Runs before the script of the page, in the page and in its drawing worker. Records when keys are
+# pressed and what each picture shows.
 PAGE_INSTRUMENTATION = """{
 const notes = window.notes = { pressed: [] };
 const inside = `{
@@ -87,11 +87,11 @@ channel.postMessage("");
 """
 
 
-NO_BROWSER = "no chromedriver here: run make browser, or install Chromium and its driver"
+NO_BROWSER = "chromedriver not found: run make browser, or install Chromium and its driver"
 
 
 def start_browser(profile: Path, size: str = "1280,800") -> Any:
-    """Headless Chromium with a profile of its own."""
+    """Headless Chromium with its own profile."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -110,7 +110,7 @@ def start_browser(profile: Path, size: str = "1280,800") -> Any:
 
 
 def start_recorder(folder: Path) -> tuple[subprocess.Popen[str], str]:
-    """A recorder in a process of its own, and its address."""
+    """A recorder in its own process, and its address."""
     command = python_command("-m", "lookfurther", "record", GAME)
     environment = subprocess_environment() | {"MINARI_DATASETS_PATH": str(folder)}
     server = subprocess.Popen(
@@ -124,7 +124,7 @@ def start_recorder(folder: Path) -> tuple[subprocess.Popen[str], str]:
 
 
 class BrowserKeyboard:
-    """Real key events, by the browser's own protocol: selenium would take part of the cores."""
+    """Real key events by Chromium's DevTools protocol; selenium would need much of the cores."""
 
     def __init__(self, page: Any) -> None:
         from websockets.sync.client import connect
@@ -138,8 +138,8 @@ class BrowserKeyboard:
     def send_key(self, code: str, kind: str) -> None:
         """keyDown or keyUp."""
         self._sent += 1
-        facts = {"type": kind, "code": code, "key": code}
-        call = {"id": self._sent, "method": "Input.dispatchKeyEvent", "params": facts}
+        event = {"type": kind, "code": code, "key": code}
+        call = {"id": self._sent, "method": "Input.dispatchKeyEvent", "params": event}
         self._socket.send(json.dumps(call))
         self._socket.recv()
 
@@ -148,7 +148,7 @@ class BrowserKeyboard:
 
 
 def play_random_keys(page: Any, keyboard: BrowserKeyboard, seconds: float) -> dict[str, float]:
-    """Figures of so many seconds of keys at random moments."""
+    """Figures of `seconds` of keys at random times."""
     page.execute_async_script(COLLECT_SCRIPT)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -161,30 +161,30 @@ def play_random_keys(page: Any, keyboard: BrowserKeyboard, seconds: float) -> di
 
 
 def summarize_timings(notes: dict[str, list[list[float]]]) -> dict[str, float]:
-    """What the browser's notes come to."""
+    """Frame rates and latencies from the browser's records."""
     shown, drawn = notes["shown"], notes["drawn"]
-    waits = _key_latencies(notes["pressed"], shown)
+    latencies = _key_latencies(notes["pressed"], shown)
     return {
         "frames_per_second": (len(shown) - 1) / (shown[-1][0] - shown[0][0]) * 1000,
         "drawn_per_second": (len(drawn) - 1) / (drawn[-1][0] - drawn[0][0]) * 1000,
-        "key_to_frame_ms": statistics.median(waits),
-        "key_to_frame_ms_p95": sorted(waits)[int(0.95 * len(waits))],
+        "key_to_frame_ms": statistics.median(latencies),
+        "key_to_frame_ms_p95": sorted(latencies)[int(0.95 * len(latencies))],
         "key_to_drawn_ms": statistics.median(_key_latencies(notes["pressed"], drawn)),
-        "keys": len(waits),
+        "keys": len(latencies),
     }
 
 
 def _key_latencies(pressed: list[list[float]], frames: list[list[float]]) -> list[float]:
-    """For each key, the time to the first frame that answers it or a later one."""
-    waits = []
-    for moment, number in pressed:
-        answers = [time for time, keys in frames if keys >= number and time >= moment]
-        waits += [answers[0] - moment] if answers else []
-    return waits
+    """For each key, the time to the first frame that includes it or a later key."""
+    latencies = []
+    for pressed_at, number in pressed:
+        frame_times = [time for time, keys in frames if keys >= number and time >= pressed_at]
+        latencies += [frame_times[0] - pressed_at] if frame_times else []
+    return latencies
 
 
 def measure(options: argparse.Namespace) -> list[dict[str, float]]:
-    """The rounds, one after another in one page."""
+    """All rounds, one after another in one page."""
     with tempfile.TemporaryDirectory() as folder:
         server, address = start_recorder(Path(folder))
         page = start_browser(Path(folder) / ".profile")
@@ -207,10 +207,10 @@ def measure(options: argparse.Namespace) -> list[dict[str, float]]:
 
 def main() -> None:
     options = make_parser(__doc__, seconds=20.0).parse_args()
-    confine(options.cores)
-    where = machine_info(["uvicorn", "starlette", "websockets", "ale-py", "selenium"])
+    limit_cores(options.cores)
+    machine = machine_info(["uvicorn", "starlette", "websockets", "ale-py", "selenium"])
     rounds = measure(options)
-    result = median_of_rounds(rounds) | {"rounds": rounds, "surroundings": where}
+    result = median_of_rounds(rounds) | {"rounds": rounds, "surroundings": machine}
     result["load_at_end"] = os.getloadavg()[0]
     rows = [[name.replace("_", " "), value] for name, value in median_of_rounds(rounds).items()]
     write_report(f"{GAME} in headless Chromium", result, format_table(["", ""], rows), options.json)

@@ -1,14 +1,14 @@
-"""Prioritized replay beside cpprb, tianshou and TorchRL: the same films in, the same batches out.
+"""Prioritized replay compared with cpprb, tianshou and TorchRL on the same trajectories.
 
     python -m benchmarks.replay [--steps N] [--seconds S] [--json FILE]
 
-Every contestant is fed `lanes` films of 84 x 84 planes, one step of all lanes a call, and gives
-batches of 256 items, half of horizon 1 and half of horizon 10, assembled: x and x' as uint8
-[256, 4, 84, 84], actions, n-step rewards, discounts and weights. A batch of each is compared with
-the films pixel by pixel before anything is timed. What the peers are spared: those that store
-whole transitions (cpprb, TorchRL; two rows a step, one of each horizon) are handed them ready,
-so stacking and n-step sums cost them nothing; tianshou keeps one priority a step and takes
-horizon 1 for one half of a batch and horizon 10 for the other.
+Every candidate gets trajectories of `lanes` lanes with 84 x 84 planes, one step of all lanes per
+call, and returns batches of 256 items, half of horizon 1 and half of horizon 10: x and x' as uint8
+[256, 4, 84, 84], actions, n-step rewards, discounts and weights. Batches are compared with the
+trajectories pixel by pixel before anything is timed. The peers have less to do: cpprb and TorchRL
+store full transitions (two rows per step, one per horizon) and get them ready-made, so stacking and
+n-step sums cost them nothing; tianshou keeps one priority per step and uses horizon 1 for one half
+of a batch and horizon 10 for the other.
 """
 
 from __future__ import annotations
@@ -22,29 +22,40 @@ from typing import Any
 
 import numpy as np
 
-from analysis.films import BATCH, HORIZONS, PIXELS, STACK, LaneStep, SyntheticTrajectories
 from benchmarks.buffers import BUFFERS, Buffer
 from benchmarks.measure import (
-    Contestant,
+    BenchmarkProcess,
     available_memory,
-    confine,
     format_missing,
     format_table,
+    limit_cores,
     machine_info,
     make_parser,
     median_of_rounds,
     resident_bytes,
     write_report,
 )
+from benchmarks.synthetic_trajectories import (
+    BATCH,
+    HORIZONS,
+    PIXELS,
+    STACK,
+    LaneStep,
+    SyntheticTrajectories,
+)
 
-BYTES_PER_STEP = 2 * len(HORIZONS) * STACK * PIXELS  # bytes of a step as two whole transitions
+BYTES_PER_STEP = 2 * len(HORIZONS) * STACK * PIXELS  # of two full transitions
 
 
 class BufferTrial:
-    """One contestant, filled, checked and ready for rounds; lives in a process of its own."""
+    """One candidate, filled and checked; runs in its own process."""
 
     def __init__(self, build: Callable[[int, int], Buffer], steps: int, lanes: int) -> None:
-        self.film, self.time, self.steps = SyntheticTrajectories(lanes), 0, steps - steps % lanes
+        self.trajectories, self.time, self.steps = (
+            SyntheticTrajectories(lanes),
+            0,
+            steps - steps % lanes,
+        )
         self._warm(build(16 * lanes, lanes))
         before = resident_bytes()
         self.buffer = build(steps, lanes)
@@ -54,7 +65,7 @@ class BufferTrial:
         for _ in range(10):
             batch, weight, item = self.buffer.sample()
             assert len(weight) == BATCH
-            self.film.check_batch(batch, self.time - 1)
+            self.trajectories.check_batch(batch, self.time - 1)
             self.buffer.update(item, self._priorities())
 
     def bytes_per_step(self) -> dict[str, float]:
@@ -64,8 +75,8 @@ class BufferTrial:
         }
 
     def round(self, seconds: float) -> dict[str, float]:
-        """Rates of adding for a quarter of the time, then of sampling and updating."""
-        for _ in range(4):  # not counted: caches and lazy compilers are cold after a pause
+        """Rates of adding in a quarter of the time, then of sampling and updating."""
+        for _ in range(4):  # warm-up: caches are cold after a pause
             self.buffer.add(self._next())
             self.buffer.update(self.buffer.sample()[2], self._priorities())
         adds, adding = 0, 0.0
@@ -75,7 +86,7 @@ class BufferTrial:
             for moment in moments:
                 self.buffer.add(moment)
             adding += time.perf_counter() - start
-            adds += len(moments) * self.film.lanes
+            adds += len(moments) * self.trajectories.lanes
         batches, sampling, updating = 0, 0.0, 0.0
         while sampling + updating < seconds * 3 / 4:
             priority = self._priorities()
@@ -94,36 +105,36 @@ class BufferTrial:
         }
 
     def _warm(self, buffer: Buffer) -> None:
-        """Use a small one first, so that resident memory grows by the buffer, not by its code."""
+        """Use a small buffer first, so that resident memory then grows by the buffer alone."""
         for t in range(32):
-            buffer.add(self.film.lane_step(t))
+            buffer.add(self.trajectories.lane_step(t))
         buffer.update(buffer.sample()[2], self._priorities())
 
     def _next(self) -> LaneStep:
         self.time += 1
-        return self.film.lane_step(self.time - 1)
+        return self.trajectories.lane_step(self.time - 1)
 
     def _priorities(self) -> np.ndarray:
-        return self.film.rng.lognormal(0, 1, BATCH).astype(np.float32)
+        return self.trajectories.rng.lognormal(0, 1, BATCH).astype(np.float32)
 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Figures of every contestant: all are built, then take turns round by round."""
+    """Figures of every candidate, in alternating rounds."""
     need = options.steps * (2 * BYTES_PER_STEP + 2 * PIXELS) + 4 * 2**30
     if need > available_memory():
-        sys.exit(f"{options.steps} steps need {need / 2**30:.0f} GiB of memory: use fewer --steps")
+        sys.exit(f"{options.steps} steps need {need / 2**30:.0f} GiB of memory: lower --steps")
     with ExitStack() as stack:
-        trials: dict[str, Contestant] = {}
+        trials: dict[str, BenchmarkProcess] = {}
         figures: dict[str, dict[str, Any]] = {}
         for name, build in BUFFERS.items():
-            trial = Contestant(BufferTrial, build, options.steps, options.lanes)
+            trial = BenchmarkProcess(BufferTrial, build, options.steps, options.lanes)
             stack.enter_context(closing(trial))
-            if trial.absent:
-                figures[name] = {"absent": trial.absent}
+            if trial.missing_reason:
+                figures[name] = {"absent": trial.missing_reason}
             else:
                 trials[name] = trial
         if len(trials) == 1 and not options.allow_missing:
-            sys.exit("no peer is installed: pip install cpprb tianshou torchrl, or --allow-missing")
+            sys.exit("no peer found: pip install cpprb tianshou torchrl, or use --allow-missing")
         rounds: dict[str, list] = {name: [] for name in trials}
         for _ in range(options.rounds):
             for name, trial in trials.items():
@@ -140,8 +151,8 @@ def main() -> None:
     options.add_argument("--lanes", type=int, default=32)
     options.add_argument("--allow-missing", action="store_true", help="run without any peer")
     options = options.parse_args()
-    confine(options.cores)
-    where = machine_info(["torch", "numpy", "cpprb", "tianshou", "torchrl"])
+    limit_cores(options.cores)
+    machine = machine_info(["torch", "numpy", "cpprb", "tianshou", "torchrl"])
     figures = measure(options)
     peers = [
         f["seconds_per_batch"] for n, f in figures.items() if n != "lookfurther" and "rounds" in f
@@ -153,7 +164,7 @@ def main() -> None:
         "steps": options.steps,
         "lanes": options.lanes,
         "contestants": figures,
-        "surroundings": where,
+        "surroundings": machine,
     }
     write_report(
         f"Prioritized replay of {options.steps:,} steps",

@@ -1,11 +1,11 @@
-"""Score against emulator frames of a search for demonstrations.
+"""Best score over emulator frames of a Go-Explore search for demonstrations.
 
     python -m benchmarks.search [ENV] [--minutes M] [--budget F] [--seed S] [--json FILE]
                                 [--demonstration FILE.npz]
 
-Searches until the minutes or the frames are over, with one process for each of --cores; the curve
-has a point wherever the best score rose. The play found is replayed from power-on, and written as
-an action sequence with its audit beside it, as those in lookfurther/demos/shipped were.
+Searches until the minutes or the frames are used up, with one process per core. The curve has a
+point at every new best score. The best play is replayed from power-on and written as an action
+sequence with its audit in a JSON file, like those in lookfurther/demos/shipped.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 
 from benchmarks.measure import (
     add_json_option,
-    confine,
     format_table,
     installed_version,
+    limit_cores,
     machine_info,
     write_report,
 )
@@ -30,11 +30,11 @@ from lookfurther.demos.importers import action_sequence
 from lookfurther.envs.emulator import rom_digest
 from lookfurther.envs.factory import find_game
 
-PRINT_PERIOD = 60  # seconds after which an unchanged score is printed again
+PRINT_PERIOD = 60  # seconds between lines while the score does not change
 
 
 class SearchCurve:
-    """The points at which the best score rose, and the last of all."""
+    """The points with a new best score, and the last point."""
 
     def __init__(self) -> None:
         self.points: list[SearchProgress] = []
@@ -42,11 +42,11 @@ class SearchCurve:
         self.last_printed = 0.0
 
     def __call__(self, progress: SearchProgress) -> None:
-        rose = progress.best_score > self.last.best_score
+        is_best = progress.best_score > self.last.best_score
         self.last = progress
-        if rose:
+        if is_best:
             self.points.append(progress)
-        if rose or progress.seconds > self.last_printed + PRINT_PERIOD:
+        if is_best or progress.seconds > self.last_printed + PRINT_PERIOD:
             self.last_printed = progress.seconds
             print(format_progress(progress), flush=True)
 
@@ -71,35 +71,37 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    given = parse_arguments()
-    confine(given.cores)
-    where, curve = machine_info(["numpy", "ale-py"]), SearchCurve()
-    options = SearchConfig(given.env, given.budget, given.minutes, given.cores, given.seed)
+    arguments = parse_arguments()
+    limit_cores(arguments.cores)
+    machine, curve = machine_info(["numpy", "ale-py"]), SearchCurve()
+    options = SearchConfig(
+        arguments.env, arguments.budget, arguments.minutes, arguments.cores, arguments.seed
+    )
     best = run_search(options, curve)[0]
     result = {
-        "env": given.env,
-        "seed": given.seed,
-        "processes": given.cores,
+        "env": arguments.env,
+        "seed": arguments.seed,
+        "processes": arguments.cores,
         "replayed_score": best.score,
         "demonstration_steps": len(best),
         "frames_per_second": curve.last.frames / curve.last.seconds,
         "curve": [point._asdict() for point in [*curve.points, curve.last]],
-        "surroundings": where,
+        "surroundings": machine,
     }
     text = format_table(SearchProgress._fields, [*curve.points, curve.last])
-    write_report(f"{given.env}, {given.cores} processes", result, text, given.json)
-    if given.demonstration:
-        write_demonstration(given.demonstration, best, options, curve.last)
+    write_report(f"{arguments.env}, {arguments.cores} processes", result, text, arguments.json)
+    if arguments.demonstration:
+        write_demonstration(arguments.demonstration, best, options, curve.last)
 
 
 def write_demonstration(
     path: Path, episode: Episode, options: SearchConfig, last: SearchProgress
 ) -> None:
-    """A play as an action sequence, and a JSON file that says where it comes from."""
+    """Write a play as an action sequence, and its origin as a JSON file."""
     action_sequence.write_action_sequence(path, episode, options.env)
     assert episode.audit is not None
     game = find_game(options.env)
-    told = {
+    origin = {
         "env": options.env,
         "score": episode.score,
         "steps": len(episode),
@@ -114,7 +116,7 @@ def write_demonstration(
         },
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
     }
-    path.with_suffix(".json").write_text(json.dumps(told, indent=2) + "\n")
+    path.with_suffix(".json").write_text(json.dumps(origin, indent=2) + "\n")
 
 
 if __name__ == "__main__":

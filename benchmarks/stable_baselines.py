@@ -28,7 +28,7 @@ BUFFER_SIZE = 20_000  # transitions of 56 kB: its default of a million would tak
 
 
 class AleVectorEnv(VecEnv):
-    """ale-py's vector environment as stable-baselines3 expects it, adapted as its AtariWrapper."""
+    """ale-py's vector environment as a VecEnv, with the preprocessing of AtariWrapper."""
 
     def __init__(self, game: str, count: int, threads: int, full_actions: bool = False) -> None:
         self.envs = AtariVectorEnv(
@@ -75,7 +75,7 @@ class AleVectorEnv(VecEnv):
 
 
 def make_wrapped_envs(count: int) -> VecEnv:
-    """stable-baselines3's own way: one Python environment after another, frames shrunk by cv2."""
+    """stable-baselines3's own environments: stepped one after another, frames resized by cv2."""
     import cv2  # noqa: F401
     from stable_baselines3.common.env_util import make_atari_env
     from stable_baselines3.common.vec_env import VecFrameStack
@@ -85,9 +85,9 @@ def make_wrapped_envs(count: int) -> VecEnv:
 
 
 class ThroughputCallback(BaseCallback):
-    """Counts steps and updates for `seconds`, beginning `warm` seconds after learning has.
+    """Counts steps and updates for `seconds`, from `warm` seconds after learning starts.
 
-    It looks only at the first step after updates, so that whole cycles of both are counted.
+    It measures at the first step after updates, so that it counts full cycles.
     """
 
     def __init__(self, warm: float, seconds: float) -> None:
@@ -109,14 +109,14 @@ class ThroughputCallback(BaseCallback):
 
 
 class TimedDQN:
-    """A DQN that is trained against the clock."""
+    """A DQN whose training is timed."""
 
     model: DQN
 
     def round(self, warm: float, seconds: float) -> dict[str, float]:
-        watch = ThroughputCallback(warm, seconds)
-        self.model.learn(10**9, callback=watch)
-        (t0, s0, u0), (t1, s1, u1) = watch.marks
+        callback = ThroughputCallback(warm, seconds)
+        self.model.learn(10**9, callback=callback)
+        (t0, s0, u0), (t1, s1, u1) = callback.marks
         return {
             "steps_per_second": (s1 - s0) / (t1 - t0),
             "updates_per_second": (u1 - u0) / (t1 - t0),
@@ -126,7 +126,7 @@ class TimedDQN:
 
 
 class DefaultDQN(TimedDQN):
-    """DQN with its default settings: 32 samples learned every 4 steps of each environment."""
+    """DQN with its default settings: a batch of 32 every 4 steps of each environment."""
 
     def __init__(self, source: str, count: int, threads: int, used: int) -> None:
         torch.set_num_threads(threads)
@@ -136,15 +136,15 @@ class DefaultDQN(TimedDQN):
             if source == "ale-py"
             else make_wrapped_envs(count),
             buffer_size=BUFFER_SIZE,
-            gradient_steps=count,  # of 32 samples each, for the 4 x count steps of a rollout
-            exploration_initial_eps=0.05,  # as after the first tenth of a training
+            gradient_steps=count,  # for the 4 x count steps of a rollout
+            exploration_initial_eps=0.05,  # its value after a tenth of training
             device="cpu",
             seed=0,
         )
 
 
 class DuelingExtractor(BaseFeaturesExtractor):
-    """A network of ours as what stable-baselines3 puts one last layer on."""
+    """One of our networks as a feature extractor; stable-baselines3 adds a linear layer."""
 
     def __init__(self, space: Box, name: Any, game: str) -> None:
         spec = Spec(game, (1, *space.shape[1:]), space.shape[0], "uint8", ACTIONS, 255.0)
@@ -156,7 +156,7 @@ class DuelingExtractor(BaseFeaturesExtractor):
 
 
 class GpuDQN(TimedDQN):
-    """DQN with our network, our batch and our ratio of samples to steps, on a GPU."""
+    """DQN on a GPU with our network, batch size and ratio of samples to steps."""
 
     def __init__(self, network: str, lanes: int, batch: int, samples_per_step: float) -> None:
         game = "montezuma_revenge"
@@ -172,7 +172,7 @@ class GpuDQN(TimedDQN):
                 "features_extractor_class": DuelingExtractor,
                 "features_extractor_kwargs": {"name": network, "game": game},
                 "net_arch": [],
-                "normalize_images": False,  # the network does that
+                "normalize_images": False,  # the network normalizes
             },
             device="cuda",
             seed=0,

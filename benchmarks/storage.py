@@ -1,7 +1,7 @@
-"""How to keep a long Atari episode: size, time to write and read, and peak memory of each way.
+"""File formats for a long Atari episode: size, time to write and read, peak memory.
 
-One episode of random play, 20,000 steps unless told, 7,056 bytes a plane. Each way in a process of
-its own; `ours` is what `demos` uses, with its SHA-256 digests and its checks.
+One episode of random play, by default 20,000 steps, with 7,056 bytes per plane. Each format runs in
+its own process. `ours` is the format of `lookfurther demos`, with SHA-256 digests and checks.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import (
-    Contestant,
-    confine,
+    BenchmarkProcess,
     format_missing,
     format_table,
+    limit_cores,
     machine_info,
     make_parser,
     median_of_rounds,
@@ -34,11 +34,11 @@ from lookfurther.demos.episode import Episode
 from lookfurther.types import Spec
 
 DATASET_NAME = "bench/episode-v0"
-PLANES_PER_CHUNK = 64  # planes packed together, in the ways that pack
+PLANES_PER_CHUNK = 64  # in the compressed formats
 
 
 class StorageFormat:
-    """One way to keep an episode."""
+    """One file format."""
 
     def __init__(self, name: str, episode: Path, spec: Spec) -> None:
         kind, _, level = name.partition(" ")
@@ -55,23 +55,23 @@ class StorageFormat:
         self.actions = arrays["actions"]
 
     def round(self) -> dict[str, float]:
-        """Write the episode and read it back: MB, seconds and MB of memory above its own."""
+        """Write and read the episode: MB, seconds, and MB of memory above the episode itself."""
         root = Path(tempfile.mkdtemp())
         try:
             write_s, write_peak = time_and_memory(lambda: self.write(root))
             size = sum(f.stat().st_size for f in root.rglob("*") if f.is_file())
             read_s, read_peak = time_and_memory(lambda: self.read(root))
             if not np.array_equal(self.read(root), self.planes):
-                raise AssertionError("it did not come back as it was")
+                raise AssertionError("the planes read differ from those written")
         finally:
             shutil.rmtree(root)
-        own = self.planes.nbytes / 1e6
+        episode_mb = self.planes.nbytes / 1e6
         return {
             "size_mb": size / 1e6,
             "write_s": write_s,
             "read_s": read_s,
             "write_peak_mb": write_peak,
-            "read_peak_mb": read_peak - own,
+            "read_peak_mb": read_peak - episode_mb,
         }
 
     def _episode(self) -> Episode:
@@ -96,7 +96,7 @@ class StorageFormat:
         return episode["observations"]
 
     def _pack(self, root: Path) -> None:
-        """Minari's own file, its planes packed."""
+        """A Minari file with compressed planes."""
         import h5py
 
         made = new_minari_storage(root, self.spec, "hdf5")
@@ -118,12 +118,12 @@ class StorageFormat:
 
         steps = len(self.actions)
         none = np.zeros(steps, bool)
-        make: Any = EpisodeBuffer  # its types say lists where it takes arrays
+        make: Any = EpisodeBuffer  # its annotations are lists, but it takes arrays
         return make(0, 0, None, planes, self.actions, np.zeros(steps), none, none, {})
 
 
 def new_minari_storage(root: Path, spec: Spec, form: str) -> Any:
-    """A new dataset of Minari's."""
+    """A new Minari dataset."""
     from gymnasium import spaces
     from minari.dataset.minari_storage import MinariStorage
 
@@ -133,20 +133,20 @@ def new_minari_storage(root: Path, spec: Spec, form: str) -> Any:
 
 
 def time_and_memory(work: Callable[[], Any]) -> tuple[float, float]:
-    """Seconds, and the most memory in MB that the process had above what it had before."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    """Seconds, and the peak memory in MB above the memory before."""
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = resident_bytes()
     start = time.perf_counter()
-    kept = work()
+    result = work()
     seconds = time.perf_counter() - start
-    del kept
+    del result
     lines = Path("/proc/self/status").read_text().splitlines()
     peak = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
     return seconds, (peak - before) / 1e6
 
 
 def save_random_episode(game: str, steps: int, path: Path) -> Spec:
-    """Random play, one episode after another as one, saved for the contestants."""
+    """Save random play, consecutive episodes joined into one, for all candidates."""
     from lookfurther.envs import make_envs
 
     envs = make_envs(f"ALE/{game}-v5", EnvConfig(), 1, 0, 1)
@@ -169,33 +169,33 @@ COLUMNS = ("size_mb", "write_s", "read_s", "write_peak_mb", "read_peak_mb")
 
 
 def parse_arguments() -> argparse.Namespace:
-    words = make_parser(__doc__, seconds=0)
-    words.add_argument("--game", default="MontezumaRevenge")
-    words.add_argument("--steps", type=int, default=20_000)
-    return words.parse_args()
+    parser = make_parser(__doc__, seconds=0)
+    parser.add_argument("--game", default="MontezumaRevenge")
+    parser.add_argument("--steps", type=int, default=20_000)
+    return parser.parse_args()
 
 
 def main() -> None:
-    chosen = parse_arguments()
-    confine(chosen.cores)
+    options = parse_arguments()
+    limit_cores(options.cores)
     result: dict[str, Any] = {"surroundings": machine_info(["minari", "h5py", "pyarrow", "numpy"])}
     figures: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         episode = Path(folder) / "episode.npz"
-        spec = save_random_episode(chosen.game, chosen.steps, episode)
+        spec = save_random_episode(options.game, options.steps, episode)
         for name in STORAGE_FORMATS:
-            with closing(Contestant(StorageFormat, name, episode, spec)) as way:
-                if way.absent:
-                    figures[name] = {"absent": way.absent}
+            with closing(BenchmarkProcess(StorageFormat, name, episode, spec)) as process:
+                if process.missing_reason:
+                    figures[name] = {"absent": process.missing_reason}
                 else:
                     figures[name] = median_of_rounds(
-                        [way.call("round") for _ in range(chosen.rounds)]
+                        [process.call("round") for _ in range(options.rounds)]
                     )
-    result |= {"game": chosen.game, "steps": chosen.steps, "ways": figures}
+    result |= {"game": options.game, "steps": options.steps, "ways": figures}
     rows = [[n, *(f[c] for c in COLUMNS)] for n, f in figures.items() if "absent" not in f]
-    title = f"{chosen.steps:,} steps of {chosen.game}"
+    title = f"{options.steps:,} steps of {options.game}"
     write_report(
-        title, result, format_table(["way", *COLUMNS], rows) + format_missing(figures), chosen.json
+        title, result, format_table(["way", *COLUMNS], rows) + format_missing(figures), options.json
     )
 
 

@@ -1,12 +1,11 @@
-"""The learner alone: updates a second, turn by turn, and where the time of one goes.
+"""The learner alone: updates per second, and a profile of one update.
 
-    python -m benchmarks.update [--preset NAME] [--scale SCALE] [--turns N] [--updates N]
+    python -m benchmarks.update [--preset NAME] [--scale SCALE] [--rounds N] [--updates N]
                                 [--profile] [--json FILE]
 
-Whole updates, with sampling from a full replay and new priorities, of the preset that suits the
-machine. Some that do not count come first, a quarter as many as in a turn. `--profile` lists the
-kernels of an update, or on a processor its operations, beside the arithmetic and memory floor of
-an H200.
+Full updates, with sampling from a full replay and new priorities, by default of the preset that
+suits the machine. A quarter round of warm-up comes first. `--profile` lists the kernels of an
+update (on a CPU, its operations), and the arithmetic and memory floor of an H200.
 """
 
 from __future__ import annotations
@@ -32,52 +31,56 @@ from lookfurther.presets import preset
 from lookfurther.training.throughput import ThroughputBenchmark
 from lookfurther.training.updates import UpdateRunner
 
-PEAK_FLOPS, PEAK_BYTES = 790e12, 4.2e12  # bf16 products and copies measured on an H200
-UPDATES = {"cuda": 3_200, "cpu": 8}  # of a turn
+PEAK_FLOPS, PEAK_BYTES = 790e12, 4.2e12  # of bfloat16 GEMMs and copies, measured on an H200
+UPDATES = {"cuda": 3_200, "cpu": 8}  # per round
 MAX_PRINTED = 45  # kernels
 
 
 class LearnerBenchmark:
-    """A learner with a full replay and nothing beside it."""
+    """A learner with a full replay and no actors."""
 
     def __init__(self, config: Config) -> None:
         bench = ThroughputBenchmark(config, 0.0)
-        self.device, self.chunk = bench.device, bench.updates_per_call
-        self.updates = UpdateRunner(bench.full_mixture, bench.build_learner())
+        self.device, self.updates_per_call = bench.device, bench.updates_per_call
+        self.runner = UpdateRunner(bench.full_mixture, bench.build_learner())
 
     def run(self, updates: int) -> float:
-        """Seconds that so many updates take, up to whole turns of the loop."""
+        """Seconds for a number of updates, rounded up to full calls."""
         start = time.perf_counter()
-        for _ in range(math.ceil(updates / self.chunk)):
-            self.updates.run(self.chunk)
+        for _ in range(math.ceil(updates / self.updates_per_call)):
+            self.runner.run(self.updates_per_call)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - start
 
-    def rates(self, turns: int, updates: int) -> list[float]:
-        """Updates a second in each turn."""
+    def rates(self, rounds: int, updates: int) -> list[float]:
+        """Updates per second in each round."""
         self.run(updates // 4)
-        made = math.ceil(updates / self.chunk) * self.chunk
-        found = [made / self.run(updates) for _ in range(turns)]
-        self.updates.learner.raise_if_diverged()
-        return found
+        count = math.ceil(updates / self.updates_per_call) * self.updates_per_call
+        rates = [count / self.run(updates) for _ in range(rounds)]
+        self.runner.learner.raise_if_diverged()
+        return rates
 
     def profile(self) -> list[tuple[float, int, str]]:
-        """(microseconds, calls, kernel) of an update, the longest first."""
+        """(microseconds, calls, kernel) per update, the longest first."""
         on_gpu = self.device.type == "cuda"
-        spent = attrgetter("self_device_time_total" if on_gpu else "self_cpu_time_total")
-        self.run(self.chunk)
+        time_of = attrgetter("self_device_time_total" if on_gpu else "self_cpu_time_total")
+        self.run(self.updates_per_call)
         with record(activities=[getattr(ProfilerActivity, "CUDA" if on_gpu else "CPU")]) as trace:
-            self.run(self.chunk)
+            self.run(self.updates_per_call)
         rows = (
-            (spent(event) / self.chunk, event.count // self.chunk, event.key)
+            (
+                time_of(event) / self.updates_per_call,
+                event.count // self.updates_per_call,
+                event.key,
+            )
             for event in trace.key_averages()
         )
         return sorted((row for row in rows if row[0]), reverse=True)
 
 
 def forward_flops(network: nn.Module) -> float:
-    """Multiplications and additions of one forward pass of one observation."""
+    """Floating point operations of the forward pass of one observation."""
     total = 0.0
 
     def count(module: nn.Module, _: Any, out: Any) -> None:
@@ -97,11 +100,11 @@ def forward_flops(network: nn.Module) -> float:
 
 
 def time_floor(config: Config) -> dict[str, float]:
-    """Least microseconds of an update: 256 x and x' forward and back, x' of the target forward."""
+    """Minimum microseconds: x and x' forward and backward, x' of the target forward."""
     network = make_network_builder(config.network)(ATARI)
     passes = 2 * config.batch_size * 3 + config.batch_size
     weights = sum(p.numel() for p in network.parameters())
-    adam = weights * (3 * 4 * 2 + 2 + 2)  # read and write p, m, v; write bf16, read the gradient
+    adam = weights * (3 * 4 * 2 + 2 + 2)  # read and write p, m, v; write bfloat16; read gradients
     planes = 2 * config.batch_size * math.prod(ATARI.observation_shape) * 2
     return {
         "arithmetic_us": forward_flops(network) * passes / PEAK_FLOPS * 1e6,
@@ -114,34 +117,34 @@ def parse_arguments() -> argparse.Namespace:
     name, scale, _ = split_preset(add_default_preset([]))
     options.add_argument("--preset", default=name)
     options.add_argument("--scale", default=scale)
-    options.add_argument("--turns", type=int, default=3)
-    options.add_argument("--updates", type=int, help="updates of a turn")
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--updates", type=int, help="updates per round")
     options.add_argument("--profile", action="store_true")
     add_json_option(options)
     return options.parse_args()
 
 
 def main() -> None:
-    asked = parse_arguments()
-    config = preset(asked.preset, asked.scale, env=ATARI.env)
-    alone = LearnerBenchmark(config)
-    updates = asked.updates or UPDATES[alone.device.type]
+    options = parse_arguments()
+    config = preset(options.preset, options.scale, env=ATARI.env)
+    benchmark = LearnerBenchmark(config)
+    updates = options.updates or UPDATES[benchmark.device.type]
     result: dict[str, Any] = {
         "surroundings": machine_info(["torch", "triton"]),
-        "device": str(alone.device),
-        "updates_per_second": alone.rates(asked.turns, updates),
+        "device": str(benchmark.device),
+        "updates_per_second": benchmark.rates(options.rounds, updates),
     }
     lines = [", ".join(f"{rate:,.2f}" for rate in result["updates_per_second"]) + " updates/s"]
-    if asked.profile:
-        result |= {"floor": time_floor(config), "kernels": alone.profile()}
+    if options.profile:
+        result |= {"floor": time_floor(config), "kernels": benchmark.profile()}
         lines += [
             f"{us:10.1f} us  {n:3d}  {name[:110]}"
             for us, n, name in result["kernels"][:MAX_PRINTED]
         ]
         lines += [
-            f"{sum(row[0] for row in result['kernels']):10.1f} us in all, floor {result['floor']}"
+            f"{sum(row[0] for row in result['kernels']):10.1f} us in total, floor {result['floor']}"
         ]
-    write_report(f"Learner alone, {asked.preset}", result, "\n".join(lines), asked.json)
+    write_report(f"Learner alone, {options.preset}", result, "\n".join(lines), options.json)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""AdamStep of Algorithm 1 (Kingma & Ba 2015) on the whole list of parameters at once."""
+"""AdamStep of Algorithm 1 (Kingma & Ba 2015) on all parameters at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BETA_1, BETA_2 = 0.9, 0.999
 
 
 class Adam:
-    """The moments, and the step by torch's fused kernel; `descent` has one for GPUs."""
+    """Adam's moments and its step by torch's fused kernel; `gpu/adam.py` has one for GPUs."""
 
     def __init__(self, parameters: Sequence[Tensor], learning_rate: float, eps: float) -> None:
         self.parameters, self.learning_rate, self.eps = list(parameters), learning_rate, eps
@@ -22,13 +22,13 @@ class Adam:
 
     @property
     def is_dense(self) -> bool:
-        """Whether parameters lie in memory without gaps, as moments always do."""
+        """Whether parameters have no gaps in memory, like the moments."""
         pairs = zip(self.parameters, self.first_moments, strict=True)
-        return all(p.stride() == mean.stride() for p, mean in pairs)
+        return all(p.stride() == moment.stride() for p, moment in pairs)
 
     @torch.no_grad()
     def step(self, gradients: list[Tensor], all_finite: Tensor) -> None:
-        """One step; none where the gradients are not sound."""
+        """One step, skipped if the gradients are not all finite."""
         gradients = list(map(match_layout, gradients, self.parameters))
         adam(
             self.parameters,
@@ -50,19 +50,19 @@ class Adam:
         )
 
     def state(self) -> dict[str, Tensor]:
-        """Everything, for a checkpoint."""
+        """Everything for a checkpoint."""
         means = {f"mean.{i}": mean for i, mean in enumerate(self.first_moments)}
         squares = {f"square.{i}": square for i, square in enumerate(self.second_moments)}
         return {"steps": self.steps, **means, **squares}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """The inverse of `state`."""
+        """Restore what `state` returned."""
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
 
 
-def match_layout(gradient: Tensor, like: Tensor) -> Tensor:
-    """The gradient in the order in which the parameter lies in memory, as kernels take it."""
-    if gradient.stride() == like.stride():
+def match_layout(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """The gradient in the memory layout of its parameter, as kernels require."""
+    if gradient.stride() == parameter.stride():
         return gradient
-    return torch.empty_like(like, dtype=gradient.dtype).copy_(gradient)
+    return torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 def to_native(x: Tensor) -> Any:
@@ -39,3 +41,9 @@ def widest_dtype(size: int) -> torch.dtype:
         if size % dtype.itemsize == 0:
             return dtype
     return torch.uint8
+
+
+def compile_static(function: FunctionT, **options: Any) -> FunctionT:
+    """`function` compiled by torch for fixed shapes."""
+    torch_compile: Any = torch.compile
+    return torch_compile(function, dynamic=False, options=options or None)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lookfurther.array_api import compile_static
 from lookfurther.networks import QFunction, q_from_inputs, q_values
 
 
@@ -19,10 +20,8 @@ class AutogradPasses:
         self.actor_q_function: QFunction = q_values
         self.online_forward = self.target_forward = q_from_inputs
         if compiled:
-            self.online_forward = torch.compile(
-                q_from_inputs, dynamic=False, options={"combo_kernels": True}
-            )
-            self.target_forward = torch.compile(q_from_inputs, dynamic=False)
+            self.online_forward = compile_static(q_from_inputs, combo_kernels=True)
+            self.target_forward = compile_static(q_from_inputs)
 
     def forward(self, network: nn.Module, inputs: Tensor) -> tuple[Tensor, Any]:
         """f [B, A], and the saved state that `backward` needs."""

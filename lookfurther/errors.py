@@ -1,38 +1,38 @@
-"""What can go wrong for a user: a message of one line that names the thing and the mend."""
+"""Errors for users: one line with the problem and the fix, and an exit code for each kind."""
 
 from lookfurther.system.printable import MAX_MESSAGE_LENGTH, make_printable
 
 
 class LookFurtherError(Exception):
-    """Base of every error that is the user's to mend rather than ours."""
+    """Base class of errors that the user can fix, as opposed to bugs."""
 
     exit_code = 1
 
     def __str__(self) -> str:
-        """The message on one line; parts of it may come from a file."""
+        """The message on one line; parts of it may be text from a file."""
         return make_printable(super().__str__(), MAX_MESSAGE_LENGTH)
 
 
 class ConfigError(LookFurtherError):
-    """A setting that does not exist, or cannot hold."""
+    """An unknown setting or an invalid value."""
 
     exit_code = 2
 
 
 class EnvironmentFault(LookFurtherError):
-    """An environment raised, changed its shapes or gave a value that cannot be learned from."""
+    """An environment raised an exception, changed its shapes or returned an invalid value."""
 
     exit_code = 3
 
 
 class DemonstrationError(LookFurtherError):
-    """Demonstrations that are missing, broken or of another environment."""
+    """Demonstrations that are missing, damaged or of another environment."""
 
     exit_code = 4
 
 
 class CheckpointError(LookFurtherError):
-    """A checkpoint that is missing, cut or altered."""
+    """A checkpoint that is missing, incomplete or altered."""
 
     exit_code = 5
 
@@ -44,6 +44,6 @@ class TrainingDiverged(LookFurtherError):
 
 
 class RunLocked(LookFurtherError):
-    """Another process trains in the same run folder."""
+    """Another process is training in the same run folder."""
 
     exit_code = 7

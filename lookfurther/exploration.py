@@ -1,4 +1,4 @@
-"""Which lane explores how much, and how long a random action lasts."""
+"""The epsilon of each lane, and the duration of random actions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor
 
-MAX_DURATION = 10_000  # steps that a random action lasts at most
+MAX_DURATION = 10_000  # maximum number of steps of a random action
 
 
 def paper_epsilons(m: int) -> Tensor:
@@ -17,7 +17,7 @@ def paper_epsilons(m: int) -> Tensor:
 
 
 def apex_epsilons(m: int) -> Tensor:
-    """epsilon_i = 0.4^(1 + 7 (i - 1) / (m - 1)): Ape-X DQN's, for runs without demonstrations."""
+    """epsilon_i = 0.4^(1 + 7 (i - 1) / (m - 1)), as in Ape-X DQN, for runs without demos."""
     alpha = torch.linspace(0, 1, m, dtype=torch.float64)
     return 0.4 ** (1 + 7 * alpha)
 
@@ -26,7 +26,7 @@ EPSILON_SCHEDULES = {"paper": paper_epsilons, "apex": apex_epsilons}
 
 
 def epsilon_greedy(q: Tensor, epsilon: Tensor, generator: Generator) -> Tensor:
-    """For each row of q [m, A]: a uniform action with probability epsilon [m], else the best."""
+    """For each row of q [m, A]: a random action with probability epsilon [m], else the best."""
     m, actions = q.shape
     uniform = torch.rand(m, generator=generator, device=q.device)
     random = torch.randint(actions, (m,), generator=generator, device=q.device)
@@ -34,13 +34,13 @@ def epsilon_greedy(q: Tensor, epsilon: Tensor, generator: Generator) -> Tensor:
 
 
 def duration_cdf(max_duration: int) -> Tensor:
-    """P(duration <= n) for n = 1 ... longest, where P(duration = n) is proportional to n^-2."""
+    """P(duration <= n) for n = 1 ... max_duration, with P(duration = n) proportional to n^-2."""
     cumulative = torch.arange(1, max_duration + 1, dtype=torch.float64).pow(-2).cumsum(0)
     return cumulative / cumulative[-1]
 
 
 class Exploration(Protocol):
-    """Chooses actions a_t [m] of values q [m, A], and keeps what lasts longer than a step."""
+    """Selects actions a_t [m] for values q [m, A]; stores actions that last several steps."""
 
     def select_actions(
         self, q: Tensor, epsilon: Tensor, first: Tensor, generator: Generator
@@ -49,7 +49,7 @@ class Exploration(Protocol):
         ...
 
     def state(self) -> dict[str, Tensor]:
-        """Everything, for a checkpoint, as tensors that `choose` writes in place."""
+        """Everything for a checkpoint, as tensors that `select_actions` updates in place."""
         ...
 
 
@@ -69,29 +69,33 @@ class EpsilonGreedy:
 
 
 class EpsilonZGreedy:
-    """epsilon-z-greedy (Dabney et al. 2021): a random action lasts n steps, n drawn from n^-2.
+    """epsilon-z-greedy (Dabney et al. 2021): a random action lasts n steps, n sampled from n^-2.
 
-    With probability epsilon a lane that does not explore begins to. An episode's end ends it.
+    A lane that is not exploring starts to with probability epsilon. An episode's end stops it.
     """
 
     def __init__(self, lanes: int, device: torch.device) -> None:
         self.held_action = torch.zeros(lanes, dtype=torch.int64, device=device)
-        self.remaining = torch.zeros(lanes, dtype=torch.int64, device=device)  # steps of `held`
+        self.remaining = torch.zeros(
+            lanes, dtype=torch.int64, device=device
+        )  # steps of `held_action`
         self.duration_cdf = duration_cdf(MAX_DURATION).to(device)
 
     def select_actions(
         self, q: Tensor, epsilon: Tensor, first: Tensor, generator: Generator
     ) -> Tensor:
         m, actions = q.shape
-        begins, lasts = torch.rand(2, m, generator=generator, device=q.device, dtype=torch.float64)
+        start_draw, duration_draw = torch.rand(
+            2, m, generator=generator, device=q.device, dtype=torch.float64
+        )
         random = torch.randint(actions, (m,), generator=generator, device=q.device)
-        goes_on = (self.remaining > 0) & ~first
-        starts = ~goes_on & (begins < epsilon)
-        duration = torch.searchsorted(self.duration_cdf, lasts) + 1
+        continues = (self.remaining > 0) & ~first
+        starts = ~continues & (start_draw < epsilon)
+        duration = torch.searchsorted(self.duration_cdf, duration_draw) + 1
         self.held_action.copy_(torch.where(starts, random, self.held_action))
-        left = torch.where(starts, duration, torch.where(goes_on, self.remaining, 1)) - 1
+        left = torch.where(starts, duration, torch.where(continues, self.remaining, 1)) - 1
         self.remaining.copy_(left)
-        return torch.where(starts | goes_on, self.held_action, q.argmax(-1))
+        return torch.where(starts | continues, self.held_action, q.argmax(-1))
 
     def state(self) -> dict[str, Tensor]:
         return {"held": self.held_action, "remaining": self.remaining}

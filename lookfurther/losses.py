@@ -1,4 +1,4 @@
-"""The paper's losses, one function each, per item: weighting and averaging are the objective's.
+"""The paper's losses per item, one function each; the objective weights and averages them.
 
 Letters as in the paper: f is the network, theta the online and theta^(k-1) the target weights.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lookfurther.transforms import ValueTransform
 
-MAX_WIDENED_GAP = 1.0  # action gaps up to this one are widened in proportion
+MAX_WIDENED_GAP = 1.0  # action gaps up to this size are widened in proportion
 
 
 def huber(x: Tensor) -> Tensor:
@@ -22,12 +22,12 @@ def huber(x: Tensor) -> Tensor:
 
 
 def value_of_action(q: Tensor, a: Tensor) -> Tensor:
-    """f(x_i, a_i): of each row of q [B, A] the value of action a [B]."""
+    """f(x_i, a_i): the value of action a [B] in each row of q [B, A]."""
     return torch.where(action_mask(q, a), q, 0.0).sum(-1)
 
 
 def action_mask(q: Tensor, a: Tensor) -> Tensor:
-    """[B, A] true at the action a [B] of each row: a mask, which fuses with what surrounds it."""
+    """[B, A] bool: true at action a [B] of each row. A mask fuses with other operations."""
     return a.unsqueeze(-1) == torch.arange(q.shape[-1], device=q.device)
 
 
@@ -42,10 +42,10 @@ def td_target(r: Tensor, discount: Tensor, q_next: Tensor, transform: ValueTrans
 
 
 def raise_to_floor(q_next: Tensor, floor: Tensor, transform: ValueTransform) -> Tensor:
-    """max(f_theta^(k-1)(x', a'), h(G(x'))): a bootstrap value is never below what was obtained.
+    """max(f_theta^(k-1)(x', a'), h(G(x'))): a bootstrap value is at least the return obtained.
 
     G(x') is the discounted return of a demonstration from x' on. In a deterministic environment it
-    is a lower bound of V*(x'), so h(Q*) stays the fixed point (He et al. 2016). No bound: -inf.
+    is a lower bound of V*(x'), so h(Q*) stays the fixed point (He et al. 2016). -inf: no bound.
     """
     return torch.maximum(q_next, transform.h(floor))
 
@@ -55,7 +55,7 @@ def widen_action_gap(target: Tensor, q: Tensor, a: Tensor, alpha: float) -> Tens
 
     At the fixed point the best action keeps its value, and a gap g to another action becomes
     min(g / (1 - alpha), g + alpha). The limit is that of Munchausen DQN (Vieillard et al. 2020):
-    without it a gap of 50, as where an action loses the game, becomes 500 at alpha = 0.9, and the
+    without it a gap of 50, as when an action loses the game, becomes 500 at alpha = 0.9, and the
     network diverges.
     """
     q = q.detach()
@@ -71,22 +71,22 @@ def td_loss(q_a: Tensor, target: Tensor) -> Tensor:
 def tc_loss(q_next_a: Tensor, target_q_next_a: Tensor, alive: Tensor) -> Tensor:
     """L_TC per item: L(f_theta(x', a') - f_theta^(k-1)(x', a')) (Sec. 3.3).
 
-    The target network's value is a constant, and where x' is terminal (alive = 0) nothing is held.
+    The target network's value is a constant. The loss is 0 if x' is terminal (alive = 0).
     """
     return huber(q_next_a - target_q_next_a.detach()) * alive
 
 
 def im_loss(q: Tensor, a: Tensor, e: Tensor, margin: float) -> Tensor:
     """L_IM per item: e (max_b [f(x, b) + lambda 1{b != a}] - f(x, a)) (Eq. 2, Sec. 3.4)."""
-    lifted = torch.where(action_mask(q, a), q, q + margin)
-    return e * (value_of_action(lifted, lifted.argmax(-1)) - value_of_action(q, a))
+    with_margin = torch.where(action_mask(q, a), q, q + margin)
+    return e * (value_of_action(with_margin, with_margin.argmax(-1)) - value_of_action(q, a))
 
 
 def clip_by_global_norm(
     gradients: Sequence[Tensor], max_norm: float
 ) -> tuple[list[Tensor], Tensor]:
-    """g min(limit / |g|, 1) and |g|, the norm over all gradients together (Table 6)."""
-    # Row by row and then all rows: short sums round less than long ones.
+    """g min(max_norm / |g|, 1) and |g|, the norm over all gradients together (Table 6)."""
+    # First within rows, then over rows: short sums have smaller rounding errors than long ones.
     squares = [g.float().square() for g in gradients]
     rows = [s.flatten(1).sum(1) if s.ndim > 1 else s.flatten() for s in squares]
     norm = torch.cat(rows).sum().sqrt()

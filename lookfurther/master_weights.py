@@ -1,4 +1,4 @@
-"""A network whose weights are kept in float32 and computed with in another precision."""
+"""A network with float32 master weights and a copy that computes in another precision."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lookfurther.networks import DuelingHead, QFunction, load_network_weights, q
 
 
 class MasterWeights:
-    """A network and, for other precisions than float32, its twin that does the computing.
+    """A network and, for precisions other than float32, a compute copy in that precision.
 
-    Heads give values in float32 in any case: the twin has the network's own.
+    Dueling heads always compute in float32: the copy shares the network's own.
     """
 
     def __init__(
@@ -25,53 +25,51 @@ class MasterWeights:
         if precision != torch.float32:
             self.compute_network = copy.deepcopy(network)
             _share_heads_and_buffers(network, self.compute_network)
-        mine, theirs = network.parameters(), self.compute_network.parameters()
-        pairs = [(p, q) for p, q in zip(mine, theirs, strict=True) if p.data_ptr() != q.data_ptr()]
-        for kept, used in pairs:
-            used.data = kept.data.to(precision)
-        self.master_tensors, self.compute_tensors = (
-            [kept for kept, _ in pairs],
-            [used for _, used in pairs],
-        )
+        pairs = zip(network.parameters(), self.compute_network.parameters(), strict=True)
+        copied = [(p, copy_of_p) for p, copy_of_p in pairs if p.data_ptr() != copy_of_p.data_ptr()]
+        self.master_tensors = [master for master, _ in copied]
+        self.compute_tensors = [compute for _, compute in copied]
+        for master, compute in copied:
+            compute.data = master.data.to(precision)
 
     def autocast(self) -> torch.autocast:
-        """The context in which `computing` is to be called."""
+        """The context in which to call `compute_network`."""
         enabled = self.precision != torch.float32
         return torch.autocast(self.device.type, self.precision, enabled=enabled)
 
     def q_values(self, x: Tensor) -> Tensor:
-        """f(x, a) [B, A] in float32 of observations as they are."""
+        """f(x, a) [B, A] in float32 from raw observations."""
         with self.autocast():
             return self.q_function(self.compute_network, x)
 
     @property
     def compute_parameters(self) -> list[nn.Parameter]:
-        """What gradients are taken of."""
+        """The parameters with respect to which gradients are computed."""
         return list(self.compute_network.parameters())
 
     @torch.no_grad()
     def refresh_compute_network(self) -> None:
-        """Bring the twin up to the network."""
-        for kept, used in zip(self.master_tensors, self.compute_tensors, strict=True):
-            used.copy_(kept)
+        """Copy the master weights to the compute network."""
+        for master, compute in zip(self.master_tensors, self.compute_tensors, strict=True):
+            compute.copy_(master)
 
     @torch.no_grad()
     def copy_(self, source: MasterWeights) -> None:
-        """Take the weights and buffers of another."""
-        own, new = self.network.state_dict(), source.network.state_dict()
-        for name, tensor in own.items():
+        """Copy the weights and buffers of `source`."""
+        new = source.network.state_dict()
+        for name, tensor in self.network.state_dict().items():
             tensor.copy_(new[name])
         self.refresh_compute_network()
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take the weights of a checkpoint."""
+        """Load the weights of a checkpoint."""
         load_network_weights(self.network, state)
         self.refresh_compute_network()
 
 
 def _share_heads_and_buffers(master: nn.Module, compute: nn.Module) -> None:
-    """Let the twin use the owner's heads and buffers: they exist once."""
-    for mine, its in list(zip(master.modules(), compute.modules(), strict=True)):
-        its._buffers = mine._buffers
-        if isinstance(mine, DuelingHead):
-            its._modules = mine._modules
+    """Make the compute network use the master network's heads and buffers."""
+    for source, target in list(zip(master.modules(), compute.modules(), strict=True)):
+        target._buffers = source._buffers
+        if isinstance(source, DuelingHead):
+            target._modules = source._modules

@@ -1,7 +1,7 @@
-"""Action-value networks: observations as the environment shows them in, [B, A] values out.
+"""Action-value networks: raw observations to values [B, A].
 
-A network built by the user is any `torch.nn.Module` with that signature, given to `train` as a
-function of the `Spec`.
+A user network is any `torch.nn.Module` with that signature, passed to `train` as a function of the
+`Spec`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from lookfurther import config
 from lookfurther.array_api import widest_dtype
+from lookfurther.config import NetworkConfig
 from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.types import Spec
 
 NetworkBuilder = Callable[[Spec], nn.Module]
-QFunction = Callable[[nn.Module, Tensor], Tensor]  # f(x, a) [B, A] in float32 of observations
+QFunction = Callable[[nn.Module, Tensor], Tensor]  # (network, raw x) -> f(x, a) [B, A] float32
 
 
 class DuelingNetwork(nn.Module):
@@ -28,8 +28,8 @@ class DuelingNetwork(nn.Module):
     def __init__(self, spec: Spec, torso: nn.Sequential, hidden: tuple[int, ...]) -> None:
         super().__init__()
         self.spec, self.scale = spec, 1 / spec.high
-        folds = isinstance(torso[0], SpaceToDepth)
-        self.inlet, self.torso = (torso[0], torso[1:]) if folds else (nn.Identity(), torso)
+        has_fold = isinstance(torso[0], SpaceToDepth)
+        self.inlet, self.torso = (torso[0], torso[1:]) if has_fold else (nn.Identity(), torso)
         self.streams = DuelingStreams(count_features(torso, spec.observation_shape), hidden)
         self.head = DuelingHead(self.streams.out_features, spec.actions)
 
@@ -37,44 +37,43 @@ class DuelingNetwork(nn.Module):
         return self.q_from_inputs(self.prepare_inputs(x))
 
     def prepare_inputs(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """x / high in the type and layout that the first layer takes; no weight has part in it."""
+        """x / high in the type and layout of the first layer; independent of the weights."""
         x = self.inlet(x)
         if out is not None:
             return out.copy_(x).mul_(self.scale)
-        half = torch.is_autocast_enabled(x.device.type)
-        dtype = torch.get_autocast_dtype(x.device.type) if half else torch.float32
+        is_autocast = torch.is_autocast_enabled(x.device.type)
+        dtype = torch.get_autocast_dtype(x.device.type) if is_autocast else torch.float32
         layout = torch.channels_last if x.ndim == 4 else torch.contiguous_format
         return x.to(dtype, memory_format=layout, copy=True).mul_(self.scale)
 
     def q_from_inputs(self, inputs: Tensor) -> Tensor:
-        """f [B, A] of prepared observations."""
+        """f(x, a) [B, A] from prepared inputs."""
         return self.head(self.streams(self.torso(inputs)))
 
 
 def prepare_inputs(network: nn.Module, x: Tensor, out: Tensor | None = None) -> Tensor:
-    """What a network makes of observations before any weight; into `out` where it is given."""
+    """The part of a network that is independent of its weights; written to `out` if given."""
     if isinstance(network, DuelingNetwork):
         return network.prepare_inputs(x, out)
     return x if out is None else out.copy_(x)
 
 
 def q_from_inputs(network: nn.Module, inputs: Tensor) -> Tensor:
-    """f(x, a) [B, A] in float32 of prepared observations."""
-    return (
-        network.q_from_inputs(inputs) if isinstance(network, DuelingNetwork) else network(inputs)
-    ).float()
+    """f(x, a) [B, A] in float32 from prepared inputs."""
+    is_dueling = isinstance(network, DuelingNetwork)
+    return (network.q_from_inputs(inputs) if is_dueling else network(inputs)).float()
 
 
 def q_values(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """f(x, a) [B, A] in float32 of observations as they are."""
+    """f(x, a) [B, A] in float32 from raw observations."""
     return network(x).float()
 
 
 class DuelingStreams(nn.Module):
-    """The fully connected layers of the value and the advantage stream, side by side.
+    """The fully connected layers of the value stream and the advantage stream, in parallel.
 
-    Two streams of 512 are one product of 1,024 columns, then one batched product a layer: on a
-    GPU that takes half the time of the streams one after the other.
+    Two streams of 512 are one matrix product of 1,024 columns, then one batched product per layer.
+    On a GPU this takes half the time of one stream after the other.
     """
 
     def __init__(self, features: int, hidden: tuple[int, ...]) -> None:
@@ -83,36 +82,36 @@ class DuelingStreams(nn.Module):
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
         for before, after in pairwise(hidden):
-            bound = before**-0.5  # nn.Linear's own
+            bound = before**-0.5  # as in nn.Linear
             self.weights.append(torch.empty(2, before, after).uniform_(-bound, bound))
             self.biases.append(torch.empty(2, 1, after).uniform_(-bound, bound))
         self.out_features = hidden[-1] if hidden else features
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, features] to the last hidden layers of the value, then the advantage stream."""
+        """[B, features] to the last hidden layers of the value and the advantage stream."""
         if self.first is None:
             return torch.cat([x, x], -1)
         return concat_streams(self.hidden_layers(x)[-1])
 
     def hidden_layers(self, x: Tensor) -> list[Tensor]:
-        """All hidden layers [2, B, width], rectified: of the value, then the advantage stream."""
+        """All hidden layers [2, B, width] after ReLU, of the value and the advantage stream."""
         assert self.first is not None
-        found = [self.first(x).relu().unflatten(-1, (2, -1)).transpose(0, 1)]
+        layers = [self.first(x).relu().unflatten(-1, (2, -1)).transpose(0, 1)]
         for weight, bias in zip(self.weights, self.biases, strict=True):
-            found.append((torch.bmm(found[-1], weight) + bias).relu())
-        return found
+            layers.append((torch.bmm(layers[-1], weight) + bias).relu())
+        return layers
 
 
 def concat_streams(streams: Tensor) -> Tensor:
-    """[2, B, width] of two streams as rows [B, 2 width]."""
+    """[2, B, width] of two streams to [B, 2 width]."""
     return streams.transpose(0, 1).flatten(1)
 
 
 class DuelingHead(nn.Module):
-    """V(x) + A(x, a) - mean_b A(x, b) of the two streams' last layers, side by side [B, 2 out].
+    """V(x) + A(x, a) - mean_b A(x, b) from the two streams' concatenated last layers [B, 2 out].
 
-    All of it is linear, hence one product. It is computed in float32, whatever the rest computes
-    in: bfloat16 knows 200 only to the 1.
+    All of it is linear, so it is one matrix product. It is computed in float32 in any precision:
+    near 200, adjacent bfloat16 values are 1 apart.
     """
 
     def __init__(self, features: int, actions: int) -> None:
@@ -125,19 +124,19 @@ class DuelingHead(nn.Module):
             return nn.functional.linear(x.float(), *self.combined_weights())
 
     def combined_weights(self) -> tuple[Tensor, Tensor]:
-        """The weight [actions, 2 out] and the bias [actions] of that product."""
+        """The weight [actions, 2 out] and the bias [actions] of the one matrix product."""
         v, a = self.value, self.advantage
         weight = torch.cat([v.weight.expand_as(a.weight), a.weight - a.weight.mean(0)], -1)
         return weight, v.bias + a.bias - a.bias.mean()
 
 
 class SpaceToDepth(nn.Module):
-    """Cells of s x s pixels folded into channels.
+    """Folds blocks of s x s pixels into channels.
 
-    A convolution with a kernel k and a stride s that divides it equals one of k/s and stride 1 on
-    the folded image. That one is faster: by a quarter on a CPU, up to nine times on tensor cores.
-    What lies side by side in memory stays so: channels come in the order (c, dy, dx) where the
-    image lies in planes, and (dy, dx, c) where its channels come last.
+    A convolution with a kernel k and a stride s that divides it equals one with kernel k/s and
+    stride 1 on the folded image. The latter is faster: by a quarter on a CPU, up to nine times on
+    tensor cores. Pixels that are adjacent in memory stay adjacent: the order of channels is
+    (c, dy, dx) for channels-first images and (dy, dx, c) for channels-last images.
     """
 
     def __init__(self, block_size: int, channels_first: bool = False) -> None:
@@ -145,19 +144,20 @@ class SpaceToDepth(nn.Module):
         self.block_size, self.channels_first = block_size, channels_first
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, C, H, W] to [B, C s s, H // s, W // s]; what is left over no kernel reaches."""
-        s, rows, columns = (
-            self.block_size,
-            x.shape[2] // self.block_size,
-            x.shape[3] // self.block_size,
-        )
+        """[B, C, H, W] to [B, C s s, H // s, W // s].
+
+        Trailing rows and columns that no kernel covers are dropped.
+        """
+        s = self.block_size
+        rows, columns = x.shape[2] // s, x.shape[3] // s
         folded = (len(x), rows, columns, x.shape[1] * s * s)
         x = x[:, :, : rows * s, : columns * s]
         if self.channels_first:
-            x, pixel = x.contiguous().unflatten(3, (columns, s)), x.dtype
+            x, dtype = x.contiguous().unflatten(3, (columns, s)), x.dtype
             x = x.view(widest_dtype(s * x.itemsize))
-            x = x.unflatten(2, (rows, s)).transpose(1, 2).contiguous()  # rows first, then columns:
-            x = x.permute(0, 1, 4, 2, 3, 5).flatten().view(pixel)  # half the time of both at once
+            # Rows first, then columns: half the time of both at once.
+            x = x.unflatten(2, (rows, s)).transpose(1, 2).contiguous()
+            x = x.permute(0, 1, 4, 2, 3, 5).flatten().view(dtype)
         else:
             x = x.permute(0, 2, 3, 1).unflatten(2, (columns, s)).unflatten(1, (rows, s))
             x = x.transpose(2, 3).contiguous()
@@ -165,14 +165,14 @@ class SpaceToDepth(nn.Module):
 
 
 class FlattenChannelsLast(nn.Module):
-    """Images to rows of features in the order in which channels-last memory holds them."""
+    """Images [B, C, H, W] to features [B, H W C], the order of channels-last memory."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.permute(0, 2, 3, 1).flatten(1)
 
 
 def count_features(torso: nn.Sequential, shape: tuple[int, ...]) -> int:
-    """How many values a torso makes of an observation, without the memory to compute them."""
+    """The number of outputs of a torso, without running it."""
     for layer in torso:
         if isinstance(layer, SpaceToDepth):
             channels, *image = shape
@@ -187,7 +187,7 @@ def count_features(torso: nn.Sequential, shape: tuple[int, ...]) -> int:
 
 
 def atari_torso(spec: Spec, channels: tuple[int, ...]) -> nn.Sequential:
-    """Mnih et al.'s three convolutions: 8x8 by 4, 4x4 by 2, 3x3 by 1; the first two folded."""
+    """Mnih et al.'s convolutions, 8x8 stride 4, 4x4 stride 2 and 3x3, the first two folded."""
     c1, c2, c3 = channels
     return nn.Sequential(
         SpaceToDepth(4, channels_first=True),
@@ -203,14 +203,14 @@ def atari_torso(spec: Spec, channels: tuple[int, ...]) -> nn.Sequential:
 
 
 def small_torso(spec: Spec, channels: tuple[int, ...]) -> nn.Sequential:
-    """3x3 convolutions that keep the size, for images of a few cells."""
+    """3x3 convolutions that keep the image size, for images of a few cells."""
     layers: list[nn.Module] = []
     for before, after in zip((spec.observation_shape[0], *channels), channels, strict=False):
         layers += [nn.Conv2d(before, after, 3, 1, 1), nn.ReLU()]
     return nn.Sequential(*layers, FlattenChannelsLast()).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-# name: (torso, its convolutions, hidden widths of each stream, smallest image side)
+# name: (torso, channels of its convolutions, hidden widths of each stream, minimum image side)
 NETWORKS: dict[str, tuple[Callable[[Spec, tuple[int, ...]], nn.Sequential], tuple, tuple, int]] = {
     "dueling": (atari_torso, (32, 64, 64), (512,), 36),
     "dueling-deeper": (atari_torso, (64, 128, 128), (512, 512), 36),
@@ -220,35 +220,35 @@ NETWORKS: dict[str, tuple[Callable[[Spec, tuple[int, ...]], nn.Sequential], tupl
 
 
 def choose_network_name(spec: Spec) -> str:
-    """The network that "auto" stands for."""
+    """The network that "auto" selects."""
     if len(spec.observation_shape) == 1:
         return "mlp"
     return "dueling" if min(spec.observation_shape[1:]) >= 36 else "small-conv"
 
 
-def make_network_builder(settings: config.NetworkConfig) -> NetworkBuilder:
-    """The network a configuration names, as a function of the environment's spec."""
+def make_network_builder(config: NetworkConfig) -> NetworkBuilder:
+    """The configured network, as a function of the environment's spec."""
 
     def build(spec: Spec) -> nn.Module:
-        name = choose_network_name(spec) if settings.name == "auto" else settings.name
+        name = choose_network_name(spec) if config.name == "auto" else config.name
         torso, channels, hidden, side = NETWORKS[name]
-        channels = settings.convolutions or channels
+        channels = config.convolutions or channels
         if side and (len(spec.observation_shape) != 3 or min(spec.observation_shape[1:]) < side):
             raise ConfigError(
-                f"network.name {name} needs images of at least {side}x{side}, {spec.env} shows"
+                f"network.name {name} needs images of at least {side}x{side}, but {spec.env} has"
                 f" {spec.observation_shape}: use --network.name auto"
             )
-        if not side and settings.convolutions:
-            raise ConfigError(f"network.convolutions has no part in {name}: leave it out")
+        if not side and config.convolutions:
+            raise ConfigError(f"network.convolutions does not apply to {name}: leave it out")
         if torso is atari_torso and len(channels) != 3:
             raise ConfigError(f"network.convolutions must name 3 widths for {name}, not {channels}")
-        return DuelingNetwork(spec, torso(spec, channels), settings.hidden or hidden)
+        return DuelingNetwork(spec, torso(spec, channels), config.hidden or hidden)
 
     return build
 
 
 def load_network_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Give a network the weights of a checkpoint."""
+    """Load the weights of a checkpoint into a network."""
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:
@@ -257,5 +257,5 @@ def load_network_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> N
 
 
 def count_parameters(network: nn.Module) -> int:
-    """How many numbers are learned."""
+    """The number of learned values."""
     return sum(math.prod(p.shape) for p in network.parameters())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from lookfurther import acceleration
+from lookfurther.array_api import compile_static
 from lookfurther.autograd import AutogradPasses
 from lookfurther.config import LearnerConfig
 from lookfurther.losses import (
@@ -72,11 +73,10 @@ class Objective:
     def compile(self, network: nn.Module, precision: torch.dtype) -> None:
         """Compile the passes, the loss and the metrics."""
         # No padding between rows: words and bytes are two views of the same memory.
-        dense: dict[str, Any] = {"comprehensive_padding": False}
-        self.prepare_fn = torch.compile(prepare_inputs, dynamic=False, options=dense)
+        self.prepare_fn = compile_static(prepare_inputs, comprehensive_padding=False)
         self.passes = _make_passes(network, precision)
-        self.compute_loss = torch.compile(self.compute_loss_functional, dynamic=False)
-        self.compute_metrics = torch.compile(self.compute_metrics, dynamic=False)
+        self.compute_loss = compile_static(self.compute_loss_functional)
+        self.compute_metrics = compile_static(self.compute_metrics)
 
     @torch.no_grad()
     def prepare_into(self, online: nn.Module, target: nn.Module, prepared: PreparedBatch) -> None:

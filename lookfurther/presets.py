@@ -1,4 +1,4 @@
-"""Variants as data: a name, its place in the paper, and the settings that differ from the base."""
+"""The paper's variants as data: where they are in the paper, and the settings they change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lookfurther.errors import ConfigError
 
 
 class Preset(NamedTuple):
-    """Overrides of the base configuration, in `config.replace`'s spelling."""
+    """Overrides of the default configuration, as arguments of `config.replace`."""
 
     description: str
     overrides: dict[str, Any]
@@ -31,7 +31,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "no-tc": Preset("Fig. 3, without the TC loss", {"learner__tc_weight": 0.0}),
     "no-imitation": Preset("Fig. 3, without the imitation loss", {"learner__im_weight": 0.0}),
-    "no-demos": Preset("Fig. 3, without demonstrations, Ape-X's ladder", _NO_DEMOS),
+    "no-demos": Preset("Fig. 3, without demonstrations, Ape-X's epsilons", _NO_DEMOS),
     "apex-dqn": Preset(
         "Tables 1-4, Ape-X DQN (Horgan et al. 2018)",
         _NO_DEMOS
@@ -64,7 +64,7 @@ SCALES: dict[str, Preset] = {
 
 
 def preset(name: str, scale: str = "paper", **overrides: Any) -> Config:
-    """The configuration a preset and a scale name, with further overrides."""
+    """The configuration of a preset and a scale, with further overrides."""
     if name not in PRESETS:
         raise ConfigError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}")
     if scale not in SCALES:

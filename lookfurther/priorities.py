@@ -1,4 +1,4 @@
-"""Prioritized replay's equations (Schaul et al. 2015; Sec. 3.4 and Algorithm 1 of the paper)."""
+"""The equations of prioritized replay (Schaul et al. 2015; Sec. 3.4 and Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from lookfurther.losses import huber, td_target
 from lookfurther.returns import n_step_return
 from lookfurther.transforms import ValueTransform
 
-# What a TD error turns into: Algorithm 1's |L_TD|, or the absolute error of most codes.
+# The priority of a TD error: Algorithm 1's |L_TD|, or the absolute error as in most code.
 PRIORITY_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"huber": huber, "abs": torch.abs}
 
 
 def priority_mass(p: ArrayT, alpha: float, offset: float) -> ArrayT:
-    """(p + offset)^alpha: an item's unnormalised probability, of p in float64."""
+    """(p + offset)^alpha: the unnormalised probability of an item, for p in float64."""
     return (p + offset) ** alpha
 
 
 def importance_weights(probability: ArrayT, beta: float) -> ArrayT:
-    """w_i = (N P(i))^-beta, divided by the largest of the sample; N cancels in that quotient."""
-    share: Any = probability / probability.min()
-    return share**-beta
+    """w_i = (N P(i))^-beta divided by the largest of the sample; N cancels."""
+    ratio: Any = probability / probability.min()
+    return ratio**-beta
 
 
 def initial_td_error(
@@ -37,10 +37,10 @@ def initial_td_error(
     gamma: float,
     transform: ValueTransform,
 ) -> Tensor:
-    """f(x_t, a_t) - T_h f over n steps, with the values the actor itself saw (Sec. 3.4).
+    """f(x_t, a_t) - T_h f over n steps, with the values that the actor computed (Sec. 3.4).
 
     q_a [m] is f(x_t, a_t), v [m, N + 1] holds max_a f of x_t ... x_{t+N}, reward [m, N] and
-    mark [m, N] are those of `n_step`.
+    mark [m, N] are as in `n_step_return`.
     """
     horizon = torch.full_like(reward[:, 0], n)
     r, discount, steps = n_step_return(reward, mark, horizon, gamma)

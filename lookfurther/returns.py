@@ -1,4 +1,4 @@
-"""n-step returns that end where the episode ends."""
+"""n-step returns that stop at the end of the episode."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from lookfurther.types import END, TERMINAL
 
 
 class NStepReturn(NamedTuple):
-    """What follows a state-action pair over at most n steps."""
+    """The return of a state-action pair over at most n steps."""
 
     r: Tensor  # float32: sum over the steps taken of gamma^j r_{t+j+1}
-    discount: Tensor  # float32: gamma^steps; 0 where x_{t+steps} is terminal
+    discount: Tensor  # float32: gamma^steps; 0 if x_{t+steps} is terminal
     steps: Tensor  # int64: min(n, steps to the end of the episode)
 
 
 def discounted_returns(reward: Tensor, mark: Tensor, gamma: float) -> Tensor:
-    """[T] float64: G_t = r_{t+1} + gamma G_{t+1} of every slot of a film, 0 at an episode's end.
+    """[T] float64: G_t = r_{t+1} + gamma G_{t+1} of every slot, 0 at an episode's end.
 
-    reward [T] and mark [T] are of consecutive slots, which may hold several episodes.
+    reward [T] and mark [T] are of consecutive slots, which may contain several episodes.
     """
-    found = torch.zeros(len(reward), dtype=torch.float64)
-    following = 0.0
+    returns = torch.zeros(len(reward), dtype=torch.float64)
+    g = 0.0
     for t in reversed(range(len(reward))):
-        following = 0.0 if mark[t] & END else float(reward[t]) + gamma * following
-        found[t] = following
-    return found
+        g = 0.0 if mark[t] & END else float(reward[t]) + gamma * g
+        returns[t] = g
+    return returns
 
 
 def n_step_return(reward: Tensor, mark: Tensor, n: Tensor, gamma: float) -> NStepReturn:
     """The n-step return: stop at an end, bootstrap across truncation but not termination.
 
     reward [..., N] holds r_{t+1} ... r_{t+N}, mark [..., N] the marks of x_{t+1} ... x_{t+N},
-    n [...] the horizon, at most N. Powers and sums are taken in float64.
+    n [...] the horizon, at most N. Powers and sums are computed in float64.
     """
-    ended = (mark & END) != 0
-    before = ended.cumsum(-1) - ended.long()  # ends among x_{t+1} ... x_{t+j}
+    is_end = (mark & END) != 0
+    ends_before = is_end.cumsum(-1) - is_end.long()  # ends among x_{t+1} ... x_{t+j}
     j = torch.arange(reward.shape[-1], device=reward.device)
-    taken = (before == 0) & (j < n.unsqueeze(-1))
-    steps = taken.sum(-1)
-    r = torch.where(taken, gamma ** j.double() * reward.double(), 0.0).sum(-1)
-    final = mark.gather(-1, (steps - 1).unsqueeze(-1)).squeeze(-1)
-    discount = torch.where((final & TERMINAL) != 0, 0.0, gamma ** steps.double())
+    is_taken = (ends_before == 0) & (j < n.unsqueeze(-1))
+    steps = is_taken.sum(-1)
+    r = torch.where(is_taken, gamma ** j.double() * reward.double(), 0.0).sum(-1)
+    last_mark = mark.gather(-1, (steps - 1).unsqueeze(-1)).squeeze(-1)
+    discount = torch.where((last_mark & TERMINAL) != 0, 0.0, gamma ** steps.double())
     return NStepReturn(r.float(), discount.float(), steps)

@@ -1,10 +1,10 @@
-"""The transformed Bellman operator's h and its inverse (Sec. 3.2, Prop. A.2), as a pair.
+"""h of the transformed Bellman operator and its inverse (Sec. 3.2, Prop. A.2).
 
 Printed:  h(z)     = sign(z)(sqrt(|z| + 1) - 1) + eps z
           h^-1(x)  = sign(x)(((sqrt(1 + 4 eps (|x| + 1 + eps)) - 1) / (2 eps))^2 - 1)
 Here both are rationalised: the printed forms cancel near 0 in float32, and autograd through
-sign and abs gives them the wrong gradient at 0. Swapping the pair for IDENTITY is the
-ablation without the transformed operator.
+sign and abs gives the wrong gradient at 0. IDENTITY instead of h is the ablation without the
+transformed operator.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ IDENTITY = ValueTransform(identity, identity)
 
 
 def make_value_transform(name: str, eps: float) -> ValueTransform:
-    """The pair a configuration names: "h" or "identity"."""
-    pairs = {
+    """The transform with this name: "h" or "identity"."""
+    transforms = {
         "h": ValueTransform(partial(h, eps=eps), partial(h_inv, eps=eps)),
         "identity": IDENTITY,
     }
-    return pairs[name]
+    return transforms[name]
 
 
 def signed_log(r: Tensor) -> Tensor:
@@ -58,11 +58,11 @@ def signed_log(r: Tensor) -> Tensor:
 
 
 def clip_reward(r: Tensor) -> Tensor:
-    """r cut to [-1, 1]: DQN's reward transform."""
+    """r clipped to [-1, 1]: DQN's reward transform."""
     return r.clamp(-1, 1)
 
 
-# What the learner sees of a reward; the paper's runs see it raw.
+# Applied to rewards before learning; the paper uses raw rewards.
 REWARD_TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "raw": identity,
     "clip": clip_reward,

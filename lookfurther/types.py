@@ -1,7 +1,7 @@
-"""Everything that flows between the parts, with shapes and units.
+"""The data passed between environments, actors, replay and learner, with shapes and units.
 
 Letters: m lanes (parallel environments), k steps in a chunk, B items in a batch, H horizons.
-NumPy from the environments, tensors from the actor on.
+Environments produce NumPy arrays; the actor and everything after it use tensors.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
     Array = np.ndarray | Tensor
 
-# Marks of one slot of the film, or-ed together.
+# Marks of one slot, combined by |.
 FIRST = 1  # x_t opens an episode
-TERMINAL = 2  # x_t is terminal: no action follows, nothing is bootstrapped from it
-TRUNCATED = 4  # x_t was the last observation for another reason: bootstrap from it
+TERMINAL = 2  # x_t is terminal: no action follows, no bootstrapping from it
+TRUNCATED = 4  # x_t is the last observation but not terminal: bootstrap from it
 BEST = 8  # x_t belongs to the best expert episode (the paper's e_i = 1)
 END = TERMINAL | TRUNCATED
 
 MAX_ACTIONS = 2**16
-MAX_SIZE = 2**31  # of the sizes in a Spec, and of the values in an observation
+MAX_SIZE = 2**31  # limit of the sizes in a Spec and of the values in an observation
 
 
 class Spec(NamedTuple):
-    """What an environment shows and accepts, after our adaptation.
+    """Observations and actions of an environment, after its adaptation.
 
-    An observation is `stack` planes joined along their first axis: 4 planes of (1, 84, 84)
-    make the (4, 84, 84) of Atari, one plane of (D,) a vector observation.
+    An observation is `stack` planes concatenated along their first axis: 4 planes of (1, 84, 84)
+    make the (4, 84, 84) of Atari, one plane of (D,) makes a vector observation.
     """
 
     env: str
@@ -43,16 +43,18 @@ class Spec(NamedTuple):
 
     @classmethod
     def from_dict(cls, data: Any) -> Spec:
-        """The inverse of `_asdict`, after JSON; a ValueError for anything else."""
+        """The inverse of `_asdict`, after JSON; raises a ValueError for other data."""
         match data:
             case {"plane": [*plane], **rest} if set(rest) == set(cls._fields) - {"plane"}:
                 spec = cls(plane=tuple(plane), **rest)
                 if spec.is_valid():
                     return spec
+            case _:
+                pass
         raise ValueError("not a Spec")
 
     def is_valid(self) -> bool:
-        """Whether every field has its type and a size that tensors can have."""
+        """Whether every field has its type and a size that is possible for tensors."""
         sizes = (*self.plane, self.stack, self.actions)
         return (
             type(self.env) is str
@@ -71,45 +73,44 @@ class Spec(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What m environments answer. The step after an end is the reset: its action is ignored."""
+    """The response of m environments. The step after an end is a reset and ignores its action."""
 
-    observation: np.ndarray  # [m, *spec.observation]
+    observation: np.ndarray  # [m, *spec.observation_shape]
     reward: np.ndarray  # [m] float32, for the action just sent; 0 on a reset
     terminal: np.ndarray  # [m] bool: `observation` is terminal
     truncated: np.ndarray  # [m] bool: `observation` is the last one, but not terminal
     first: np.ndarray  # [m] bool: `observation` opens an episode
-    dropped: np.ndarray  # [m] bool: the episode before this `first` failed and must be forgotten
+    dropped: np.ndarray  # [m] bool: the episode before this `first` failed and is discarded
 
 
 class Chunk(NamedTuple):
-    """k consecutive slots of m films, and the priorities of the slots `lag` before them.
+    """k consecutive slots of m lanes, and the priorities of slots max(horizons) before them.
 
     An item needs its successor in the replay before it may be sampled, so the priorities of a
-    slot travel max(horizons) slots later. A priority of 0 means: never sample this item.
+    slot are sent max(horizons) slots later. An item of priority 0 is never sampled.
     """
 
     plane: Array  # [k, m, *spec.plane]: the newest plane of x_t
     action: Array  # [k, m] int64: a_t
-    reward: Array  # [k, m] float32: what followed a_t
+    reward: Array  # [k, m] float32: the reward for a_t
     mark: Array  # [k, m] uint8
-    priority: Array  # [k, m, H] float32, for the slots t - lag
-    invalidate_newest: (
-        np.ndarray
-    )  # [m] int64: so many of the slots already in the replay become unsamplable
+    priority: Array  # [k, m, H] float32, of the slots t - max(horizons)
+    # [m] int64: how many of the newest slots in the replay become unsamplable.
+    invalidate_newest: np.ndarray
 
 
 class Batch(NamedTuple):
     """B transitions t_i = (x_i, a_i, r'_i, x'_i, e_i) of mixed horizons (Sec. 3.4)."""
 
-    x_both: Tensor  # [2, B, *spec.observation]: x, then x', one block for one forward pass
+    x_both: Tensor  # [2, B, *spec.observation_shape]: x, then x', one block for one forward pass
     a: Tensor  # [B] int64
     r: Tensor  # [B] float32: sum of gamma^j r_{t+j+1} over the steps taken
-    discount: Tensor  # [B] float32: gamma^steps, 0 where x' is terminal
+    discount: Tensor  # [B] float32: gamma^steps, 0 if x' is terminal
     e: Tensor  # [B] float32: 1 if part of the best expert episode
-    floor: Tensor  # [B] float32: a lower bound of V*(x'), not transformed; -inf: none is known
+    floor: Tensor  # [B] float32: a lower bound of V*(x'), not transformed; -inf if unknown
     a_next: Tensor  # [B] int64: the action recorded at x'
-    w: Tensor  # [B] float32: importance weights, the largest of each replay's share is 1
-    item: Tensor  # [B] int64: where the priority goes back to
+    w: Tensor  # [B] float32: importance weights, with a maximum of 1 for each replay
+    item: Tensor  # [B] int64: the item in its replay, for the new priority
 
     @property
     def x(self) -> Tensor:

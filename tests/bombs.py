@@ -1,8 +1,8 @@
-"""Small files that would take gigabytes or forever, one for each way found; and how to read them.
+"""Small files that unpack to gigabytes or never end, one for each known kind.
 
-`python -m tests.bombs FOLDER` reads those that FOLDER/files.json lists, all in one process, and
-prints a line of JSON for each: what the reader says, and the most memory that this process and its
-helper had taken until then.
+`python -m tests.bombs FOLDER` reads the files in FOLDER/files.json in one process and prints a line
+of JSON for each: the error of the reader, and the peak memory so far of this process and of the
+sandbox process.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any
 import h5py
 import numpy as np
 
-CPU_SECONDS = 120  # for all of them together; a file that hangs takes longer
-MAX_MEMORY = 2**32  # bytes of addresses, so that a failure here harms nothing else
+CPU_SECONDS = 120  # for all files together; a file that hangs takes longer
+MAX_MEMORY = 2**32  # of the address space, so that a failure here affects no other process
 
 # Recordings: pickles
 
 
 def nested_twice(first: bytes, repeat_previous: bytes, depth: int = 40) -> bytes:
-    """A list of things that each hold the one before twice; the last is number times - 1."""
+    """A list of objects that each contain the previous one twice; the last has number depth - 1."""
     text = b"](" + first + b"q\0"
     for i in range(1, depth):
         text += repeat_previous % (i - 1, i - 1) + b"q%c" % i
@@ -76,7 +76,7 @@ def name_of_many_words() -> bytes:
 
 
 def checkpoint_pickle(count: int, ram_offset: int) -> bytes:
-    """One emulator state, its RAM after a number of bytes, at each of the first frames."""
+    """The same emulator state, with its RAM at `ram_offset`, at each of the first frames."""
     state = bytes(ram_offset) + b"M6532" + np.array([128] + [0] * 128, "<i4").tobytes()
     array = b"cnumpy.core.multiarray\n_reconstruct\n)R(NNNNB" + struct.pack("<I", len(state))
     numbers = b"".join(b"J" + struct.pack("<i", i) for i in range(1, count + 1))
@@ -88,7 +88,7 @@ def checkpoint_pickle(count: int, ram_offset: int) -> bytes:
 
 
 def many_checkpoints() -> bytes:
-    """Each may be RAM writes: 50 million."""
+    """Each may become RAM writes: 50 million in total."""
     return checkpoint_pickle(400_000, 0)
 
 
@@ -122,7 +122,7 @@ def npy_header(shape: tuple[int, ...], descr: str = "|u1") -> bytes:
 
 
 def deflated_zeros(head: bytes, megabytes: int) -> bytes:
-    """A raw deflate stream of `head` and zeros, made without unpacking them."""
+    """A raw deflate stream of `head` and zeros."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     start = packer.compress(head) + packer.flush(zlib.Z_FULL_FLUSH)
     one = packer.compress(bytes(2**20)) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -130,9 +130,9 @@ def deflated_zeros(head: bytes, megabytes: int) -> bytes:
 
 
 def zip_archive(*members: tuple[str, bytes, int], times: int = 1) -> bytes:
-    """A zip file of deflated members: name, packed bytes, the size it claims; no CRC is right.
+    """A zip file of deflated members: name, packed bytes, claimed size. The CRCs are wrong.
 
-    Its directory names each of them `times` times.
+    Its directory lists each member `times` times.
     """
     body, directory = b"", b""
     for name, packed, claimed in members:
@@ -190,7 +190,7 @@ ARCHIVES: dict[str, Callable[[], bytes]] = {
     )
 }
 
-# Datasets of Minari's
+# Minari datasets
 
 VECTOR_BOX = {"type": "Box", "dtype": "float32", "shape": [4], "low": [0] * 4, "high": [1] * 4}
 IMAGE_BOX = {"type": "Box", "dtype": "uint8", "shape": [210, 160, 3], "low": 0, "high": 255}
@@ -198,35 +198,35 @@ ROWS = 6
 
 
 def write_metadata(folder: Path, data_format: str, box: dict, **options: Any) -> Path:
-    """The folder of a dataset's files, with its metadata; the options are the environment's."""
+    """Write the metadata of a dataset with options of its environment; the folder of its files."""
     data = folder / "data"
     data.mkdir(parents=True)
     env, actions = ("CartPole-v1", 2) if box is VECTOR_BOX else ("ALE/Pong-v5", 6)
-    facts = {
+    metadata = {
         "env_spec": json.dumps({"id": env} | options),
         "observation_space": json.dumps(box),
         "action_space": json.dumps({"type": "Discrete", "n": actions}),
         "data_format": data_format,
         "total_episodes": 1,
     }
-    (data / "metadata.json").write_text(json.dumps(facts))
+    (data / "metadata.json").write_text(json.dumps(metadata))
     return data
 
 
 def write_hdf5(
     folder: Path, box: dict = VECTOR_BOX, arrays: Any = None, steps: int = ROWS - 1, **options: Any
 ) -> Path:
-    """A sound dataset but for some arrays, given as what create_dataset takes, and options."""
+    """Write a sound dataset, except for `arrays` (arguments of create_dataset) and options."""
     data = write_metadata(folder, "hdf5", box, **options)
-    first: dict[str, dict] = {
+    sound_arrays: dict[str, dict] = {
         "observations": {"data": np.zeros((steps + 1, *box["shape"]), box["dtype"])},
         "actions": {"data": np.zeros(steps, np.int64)},
         "rewards": {"data": np.ones(steps)},
         "terminations": {"data": np.zeros(steps, bool)},
     }
     with h5py.File(data / "main_data.hdf5", "w") as file:
-        for name, how in (first | (arrays or {})).items():
-            file.create_dataset(f"episode_0/{name}", **how)
+        for name, array in (sound_arrays | (arrays or {})).items():
+            file.create_dataset(f"episode_0/{name}", **array)
     return folder
 
 
@@ -255,7 +255,7 @@ def one_episode_many_times(folder: Path) -> None:
 
 
 def write_table(folder: Path, data_format: str, observations: Any, box: dict = VECTOR_BOX) -> Path:
-    """The folder of the one episode of a dataset of tables."""
+    """Write a dataset of one episode in a table."""
     import pyarrow
 
     data = write_metadata(folder, data_format, box) / "0"
@@ -287,7 +287,7 @@ def arrow_vectors(rows: int) -> Any:
 
 
 def parquet_of_one_large_value(folder: Path) -> None:
-    """8 MB of zeros, said once, in 300 rows."""
+    """8 MB of zeros, stored once and used in 300 rows."""
     import pyarrow
 
     indices = pyarrow.array(np.zeros(300, np.int32))
@@ -358,9 +358,9 @@ PYARROW_BOMBS = {name for name in DATASETS if name.startswith(("parquet", "arrow
 
 
 def write_bombs(folder: Path) -> dict[str, Path]:
-    """All of them, by name; those of tables where pyarrow is.
+    """Write all files, by name; tables only if pyarrow is installed.
 
-    Datasets come first: the helper process starts with the peak of the process that starts it.
+    Datasets come first: the sandbox process begins with the peak memory of its parent.
     """
     from importlib.util import find_spec
 
@@ -378,7 +378,7 @@ def write_bombs(folder: Path) -> dict[str, Path]:
 
 
 def write_sound_files(folder: Path) -> list[Path]:
-    """Sound files of every kind: what reading them takes is where growth begins."""
+    """Write sound files of every kind. The memory for reading them is the baseline."""
     files = [folder / "Pong.demo", folder / "one.npz", write_hdf5(folder / "hdf5")]
     files[0].write_bytes(pickle.dumps({"actions": ["up"]}, protocol=3))
     files[1].write_bytes(sound_sequence(rom="no_such_game"))
@@ -398,20 +398,23 @@ def main(folder: Path) -> None:
 
     def read_all(files: dict[str, Path]) -> None:
         for name, path in files.items():
-            said = ""
+            message = ""
             try:
                 import_demos(path, force=True)
             except LookFurtherError as error:
-                said = str(error)
-            SANDBOX.stop()  # so that the system says how much it took
-            taken = [
+                message = str(error)
+            SANDBOX.stop()  # so that the system reports its memory
+            peaks = [
                 resource.getrusage(who).ru_maxrss
                 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
             ]
-            print(json.dumps([name, said, *taken]), flush=True)
+            print(json.dumps([name, message, *peaks]), flush=True)
 
-    for what, limit in ((resource.RLIMIT_CPU, CPU_SECONDS), (resource.RLIMIT_AS, MAX_MEMORY)):
-        resource.setrlimit(what, (limit, resource.getrlimit(what)[1]))
+    for resource_type, limit in (
+        (resource.RLIMIT_CPU, CPU_SECONDS),
+        (resource.RLIMIT_AS, MAX_MEMORY),
+    ):
+        resource.setrlimit(resource_type, (limit, resource.getrlimit(resource_type)[1]))
     files = json.loads((folder / "files.json").read_text())
     read_all({f"sound {i}": Path(path) for i, path in enumerate(files["sound"])})
     read_all({name: Path(path) for name, path in files["bombs"].items()})

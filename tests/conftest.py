@@ -1,9 +1,8 @@
-"""What holds for every test.
+"""Settings for all tests.
 
 One thread: small tensors gain nothing from more, and threads that outnumber the cores wait for one
-another. No GPU, even where there is one: `run.device auto` would take it and round differently, and
-`benchmarks.gpu` is what tests it. And interrupts arrive: a shell's background jobs ignore them, and
-so would all that tests start there.
+another. No GPU: `run.device auto` would use it and round differently; `benchmarks.gpu` tests it.
+SIGINT is handled: a shell's background jobs ignore it, and so would the processes of the tests.
 """
 
 import os
@@ -15,8 +14,8 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 from hypothesis import settings
 
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Small environments that can be followed by hand, ones that break, and how tests play them."""
+"""Small environments with predictable steps, faulty ones, and functions that step them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def make_lanes(
 
 
 def play_actions(envs: Envs, actions: np.ndarray) -> list[Step]:
-    """The Steps that follow the rows of `actions`."""
-    film = []
+    """The Steps after each row of `actions`."""
+    steps = []
     for action in actions:
         envs.send(action)
-        film.append(envs.recv())
-    return film
+        steps.append(envs.recv())
+    return steps
 
 
 def random_actions(envs: Envs, steps: int, seed: int = 0) -> np.ndarray:
-    """Random actions for so many steps."""
+    """Random actions [steps, lanes]."""
     return np.random.default_rng(seed).integers(0, envs.spec.actions, (steps, envs.lanes))
 
 
@@ -46,7 +46,7 @@ def select_lanes(step: Step, numbers: list[int]) -> Step:
 
 
 class Counting(gymnasium.Env):
-    """Shows (step, last action, seed / 2^32); the reward is 10·step + action."""
+    """Observations are (step, last action, seed / 2^32); the reward is 10·step + action."""
 
     def __init__(self, length: int = 3, end: str = "terminal", start: int = 0) -> None:
         self.observation_space = Box(-np.inf, np.inf, (3,), np.float32)
@@ -70,7 +70,7 @@ class Counting(gymnasium.Env):
 
 
 class Film(gymnasium.Env):
-    """Shows an array filled with values that tell every cell, step and seed apart."""
+    """Observations are arrays whose values differ for every cell, step and seed."""
 
     def __init__(self, box: Box, length: int = 5) -> None:
         self.observation_space, self.action_space = box, Discrete(2)
@@ -97,10 +97,10 @@ class Film(gymnasium.Env):
 class Faulty(Counting):
     """Counting, with `fault(self, where)` called in the constructor, reset and step.
 
-    The fault may raise, or give what is to stand in place of the observation and the reward.
+    The fault may raise, or return replacements of the observation and the reward.
     """
 
-    built = 0  # in this process; tests set it back
+    built = 0  # in this process; tests reset it
 
     def __init__(self, fault: Callable[[Faulty, str], Any], length: int = 4) -> None:
         super().__init__(length)
@@ -125,9 +125,9 @@ class Faulty(Counting):
 def fault_at(
     where: str, t: int, replacement: Any, number: int | None = None
 ) -> Callable[[Faulty, str], Any]:
-    """A fault at step t: an exception is raised, anything else given in place.
+    """A fault at step t: raises an exception, or returns any other replacement.
 
-    With `number`, only in the environment built as that one.
+    With `number`, only in the environment that was built as that one.
     """
 
     def fault(env: Faulty, place: str) -> Any:
@@ -141,7 +141,7 @@ def fault_at(
 
 
 class Moody(Counting):
-    """Counting with randomness that no seed rules."""
+    """Counting with randomness that does not depend on the seed."""
 
     def make_observation(self, action: float) -> np.ndarray:
         return np.frombuffer(os.urandom(3), np.uint8).astype(np.float32)
@@ -161,7 +161,7 @@ class Waiting(Counting):
 
 
 class Hanging(Counting):
-    """Counting whose first step, of all that share a file, never ends."""
+    """Counting where the first step of all environments that share a file never ends."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class Hanging(Counting):
 
 
 class Acting(Counting):
-    """Counting that does something in one step of its life: `act` at step `at`."""
+    """Counting that calls `act` once, at step `at` after its construction."""
 
     def __init__(self, act: Callable[[], None], at: int) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ class Acting(Counting):
 
 
 class Dying(Counting):
-    """Counting whose process ends at a step of the episode."""
+    """Counting whose process exits at a step of the episode."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ class Dying(Counting):
 
 
 class Orphaning(Counting):
-    """Counting whose process ends at a step and leaves a child, which ends when a file exists."""
+    """Counting whose process exits at a step; its child process exits when a file exists."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()

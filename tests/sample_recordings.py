@@ -1,4 +1,4 @@
-"""Small recordings of the formats that others use, made here."""
+"""Small recordings in the formats of other programs."""
 
 from __future__ import annotations
 
@@ -15,26 +15,22 @@ from lookfurther.demos.playback import play_log
 from lookfurther.envs.emulator import Emulator
 
 GAME, MONTEZUMA = "ALE/Asterix-v5", "ALE/MontezumaRevenge-v5"
-OWN_ACTIONS = (0, 2, 3, 4, 5, 6, 7, 8, 9)  # its own actions
+OWN_ACTIONS = (0, 2, 3, 4, 5, 6, 7, 8, 9)  # the minimal actions of Asterix
 NUM_FRAMES = 320
-# Frame, address and value of RAM writes that change what is met, and so the rewards; what a
-# checkpoint holds of that is enough to bring it about again.
+# Frame, address and value of RAM writes that change the game and so the rewards. A checkpoint has
+# enough of it to repeat the change.
 FIRST_WRITE, SECOND_WRITE = (50, 43, 90), (175, 21, 90)
-REPEATED_WRITE = (
-    290,
-    21,
-    90,
-)  # the same byte before the next checkpoint, as another ROM would change it
+REPEATED_WRITE = (290, 21, 90)  # the same byte before the next checkpoint, as with another ROM
 
 
 def random_held_actions(frames: int = NUM_FRAMES, seed: int = 3) -> np.ndarray:
-    """Actions of the game's own, each held for a while."""
+    """Random minimal actions, each held for six frames."""
     rng = np.random.default_rng(seed)
     return np.repeat(rng.integers(0, len(OWN_ACTIONS), frames // 6 + 1), 6)[:frames]
 
 
 def old_emulator_state(ram: np.ndarray) -> np.ndarray:
-    """An emulator state as the old emulator wrote it, as far as anyone reads it."""
+    """An emulator state in the format of the old emulator, as far as an importer reads it."""
     values = np.array([128, *ram.tolist()], "<i4").tobytes()
     return np.frombuffer(b"\1\0\0\0\5\0\0\0M6532" + values + b"\0\0\0tail", np.uint8)
 
@@ -42,29 +38,29 @@ def old_emulator_state(ram: np.ndarray) -> np.ndarray:
 def asterix_recording(
     *writes: tuple[int, int, int], checkpoint_period: int = 100
 ) -> dict[str, Any]:
-    """What an emulator whose RAM is written to so would have recorded."""
-    chosen = random_held_actions()
-    tape = InputLog(
-        np.array(OWN_ACTIONS, np.uint8)[chosen], np.array(writes, np.int32).reshape(-1, 3)
+    """A recording of an emulator with these RAM writes."""
+    actions = random_held_actions()
+    input_log = InputLog(
+        np.array(OWN_ACTIONS, np.uint8)[actions], np.array(writes, np.int32).reshape(-1, 3)
     )
-    return record_playback(tape, GAME, checkpoint_period) | {"actions": chosen.tolist()}
+    return record_playback(input_log, GAME, checkpoint_period) | {"actions": actions.tolist()}
 
 
 def montezuma_recording() -> dict[str, Any]:
-    """The key of Montezuma's first room, by a jump that is pressed for one frame of its step.
+    """Montezuma's first room: a jump, pressed for one frame of a step, gets the key.
 
-    The room is set up by RAM, as the shipped demonstration has it shortly before. Its steps, one
-    action each, miss the key: the set can be aligned.
+    RAM writes set up the room as in the shipped demonstration shortly before the key. With one
+    action per step the player misses the key, so the set can be aligned.
     """
-    (shown,) = shipped.demo_episodes("montezuma-revenge")
-    assert shown.input_log is not None
+    (demo,) = shipped.demo_episodes("montezuma-revenge")
+    assert demo.input_log is not None
     begin, jump, ready = 4 * 205, 4 * 212, 4  # frames: of the episode, and of this recording
     emulator = Emulator(MONTEZUMA, 1)
-    for _ in itertools.islice(play_log(shown.input_log, emulator), begin):
+    for _ in itertools.islice(play_log(demo.input_log, emulator), begin):
         pass
     writes = [(ready, address, value) for address, value in enumerate(emulator.ram().tolist())]
     frames = np.concatenate(
-        [np.zeros(ready, np.uint8), shown.input_log.frame_actions[begin : jump + 24]]
+        [np.zeros(ready, np.uint8), demo.input_log.frame_actions[begin : jump + 24]]
     )
     frames[ready + jump - begin :] = [17] + 23 * [2]
     return record_playback(
@@ -73,7 +69,7 @@ def montezuma_recording() -> dict[str, Any]:
 
 
 def record_playback(input_log: InputLog, env: str, checkpoint_period: int) -> dict[str, Any]:
-    """A play with checkpoints, its actions as ids."""
+    """Play an input log and record it with checkpoints."""
     emulator = Emulator(env, 1)
     rewards, lives, states, places = [], [emulator.lives], [], []
     for reward in play_log(input_log, emulator):
@@ -93,7 +89,7 @@ def record_playback(input_log: InputLog, env: str, checkpoint_period: int) -> di
 
 
 def write_demo(path: Path, data: Any) -> Path:
-    """A pickle as openai/atari-demo has them, which name NumPy's older modules."""
+    """Write a pickle like those of openai/atari-demo, which name NumPy's older modules."""
     text = pickle.dumps(data, protocol=3)
     path.write_bytes(text.replace(b"cnumpy._core.", b"cnumpy.core."))
     return path

@@ -1,4 +1,4 @@
-"""Every benchmark that needs neither a GPU nor a browser runs, and says what it is there to say."""
+"""Every benchmark that needs neither a GPU nor a browser runs and writes its figures."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ pytest.importorskip("ale_py")
 ROOT = Path(__file__).parents[1]
 GAME = "ALE/MontezumaRevenge-v5"
 ROUND = "--rounds 1 --seconds 0.1"
-# What makes each of them short, after the options that the page gives, and what it then writes.
-SMALLEST = {
+# Options that make each command short, and keys of the figures it writes.
+SHORT_OPTIONS = {
     "actor": (f"{ROUND} --lanes 2", {"share_of_bare_environment"}),
     "replay": (
         f"{ROUND} --lanes 2 --steps 2000 --allow-missing",
@@ -43,50 +43,52 @@ SMALLEST = {
     "evaluation --random": ("--random ALE/Breakout-v5 --episodes 2 --lanes 2", {"games"}),
     "load": (f"{ROUND} --busy 1 --tasks CartPole", {"tasks"}),
     "update": (
-        "--preset apex-dqfd --scale small --turns 2 --updates 1",
+        "--preset apex-dqfd --scale small --rounds 2 --updates 1",
         {"updates_per_second", "kernels", "floor"},
     ),
     "values": ("--preset apex-dqfd --updates 1 --at 0 9", {"found"}),
     "storage": ("--rounds 1 --steps 100", {"ways"}),
     "curves": ("", set()),
+    "moments": ("--steps 3", {"found"}),
 }
-# What is parsed only, by `test_docs.py`, and why.
-ELSEWHERE = {
+# Commands that `test_docs.py` only parses, and what they need.
+NOT_RUN = {
     "gpu": "a GPU",
     "kernels": "a GPU",
     "one_gpu": "a GPU",
     "recorder": "a browser",
-    "search": "minutes until Montezuma's Revenge gives its first points; another game runs below",
+    "results_page": "nothing; `test_docs.py` compares its tables",
+    "search": "minutes to the first points of Montezuma's Revenge; another game runs below",
 }
 PROGRAMS = ("python -m analysis.", "python -m benchmarks.")
 DOCUMENTED = [words for _, words in COMMANDS if " ".join(words).startswith(PROGRAMS)]
 
 
-class Here:
-    """A contestant in this process: one of its own takes seconds to start."""
+class InProcess:
+    """Replaces BenchmarkProcess: a subprocess takes seconds to start."""
 
     def __init__(self, build: Callable[..., Any], *arguments: Any) -> None:
-        self.absent: str | None = None
+        self.missing_reason: str | None = None
         try:
-            self.thing = build(*arguments)
+            self.target = build(*arguments)
         except ImportError as error:
-            self.absent = str(error)
+            self.missing_reason = str(error)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        return getattr(self.thing, method)(*arguments)
+        return getattr(self.target, method)(*arguments)
 
     def close(self) -> None:
         pass
 
 
-def started(words: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The figures that a benchmark writes, run in this process."""
+def run_benchmark(words: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run a benchmark in this process and return the figures it writes."""
     module = importlib.import_module(words[0])
     monkeypatch.setattr(sys, "argv", words)
-    monkeypatch.setattr(module, "Contestant", Here, raising=False)
-    monkeypatch.setattr(module, "confine", lambda cores: None, raising=False)
+    monkeypatch.setattr(module, "BenchmarkProcess", InProcess, raising=False)
+    monkeypatch.setattr(module, "limit_cores", lambda cores: None, raising=False)
     monkeypatch.setattr(module, "FILL", 5.0, raising=False)
-    # Training is limited in seconds: here of a clock that gains 20 ms at each reading.
+    # Training has a limit in seconds: this clock gains 20 ms with each reading.
     readings = itertools.count(0.0, 0.02)
     monkeypatch.setattr(
         run, "TrainingClock", lambda spent=0.0: TrainingClock(spent, lambda: next(readings))
@@ -97,7 +99,7 @@ def started(words: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
 
 @pytest.fixture(scope="module")
 def page_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sets that the page has by then, of fifteen steps each, and a run at RUN."""
+    """A folder with the demonstration sets of the commands, 15 steps each, and a run named RUN."""
     folder = tmp_path_factory.mktemp("page")
     episodes = [episode_from_log(InputLog(np.zeros(60, np.uint8)), GAME)]
     for name in ("montezuma-v0", "montezuma-aligned-v0"):
@@ -114,57 +116,59 @@ def page_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def kind(words: list[str]) -> str:
-    """The row of `SMALLEST` that a command belongs to."""
+def command_key(words: list[str]) -> str:
+    """The key of a command in `SHORT_OPTIONS`."""
     name = words[2].partition(".")[2]
     return f"{name} --random" if "--random" in words else name
 
 
-RUN_HERE = [words for words in DOCUMENTED if kind(words) not in ELSEWHERE]
+RUN_COMMANDS = [words for words in DOCUMENTED if command_key(words) not in NOT_RUN]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("words", RUN_HERE, ids=[" ".join(words)[:60] for words in RUN_HERE])
-def test_a_documented_benchmark_runs_and_writes_its_figures(
+@pytest.mark.parametrize(
+    "words", RUN_COMMANDS, ids=[" ".join(words)[:60] for words in RUN_COMMANDS]
+)
+def test_documented_benchmark_writes_its_figures(
     words: list[str], page_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(page_folder)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(page_folder / "sets"))
-    arguments, figures = SMALLEST[kind(words)]
-    json_too = [] if kind(words) == "curves" else ["--json", "figures.json"]
-    found = started([*words[2:], *arguments.split(), *json_too], monkeypatch)
+    arguments, figures = SHORT_OPTIONS[command_key(words)]
+    json_option = [] if command_key(words) == "curves" else ["--json", "figures.json"]
+    found = run_benchmark([*words[2:], *arguments.split(), *json_option], monkeypatch)
     assert figures <= found.keys()
     assert not figures or "commit" in found["surroundings"]
 
 
 @pytest.mark.slow
-def test_a_search_runs_and_writes_its_figures(
+def test_search_benchmark_writes_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = "benchmarks.search ALE/SpaceInvaders-v5 --cores 1 --budget 4000 --json figures.json"
-    assert {"replayed_score", "curve"} <= started(words.split(), monkeypatch).keys()
+    assert {"replayed_score", "curve"} <= run_benchmark(words.split(), monkeypatch).keys()
 
 
-def test_every_benchmark_is_documented_and_runs_or_needs_more() -> None:
-    parts = {"__init__", "measure", "buffers", "films", "stable_baselines", "moments"}
+def test_every_benchmark_is_documented() -> None:
+    parts = {"__init__", "measure", "buffers", "synthetic_trajectories", "stable_baselines"}
     documented = {words[2].partition(".")[2] for words in DOCUMENTED}
     paths = [*(ROOT / "analysis").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
     assert {path.stem for path in paths} == parts | documented
-    assert {kind(words) for words in DOCUMENTED} == set(SMALLEST) | set(ELSEWHERE)
+    assert {command_key(words) for words in DOCUMENTED} == set(SHORT_OPTIONS) | set(NOT_RUN)
 
 
-def test_values_are_told_at_the_steps_that_are_named() -> None:
-    points = importlib.import_module("analysis.values").points
+def test_values_are_printed_at_given_steps() -> None:
+    select_points = importlib.import_module("analysis.values").select_points
     curve = [(t, t / 2, t) for t in range(95)]
-    assert points(curve, [3, 94]) == [curve[3], curve[94]]
-    assert [t for t, *_ in points(curve, [])] == list(range(0, 95, 10))
+    assert select_points(curve, [3, 94]) == [curve[3], curve[94]]
+    assert [t for t, *_ in select_points(curve, [])] == list(range(0, 95, 10))
     with pytest.raises(SystemExit, match="--at 95: the episode has steps 0 to 94"):
-        points(curve, [95])
+        select_points(curve, [95])
 
 
-def test_curves_of_runs_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_curves_draws_metrics_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     curves = importlib.import_module("analysis.curves")
     (tmp_path / "run").mkdir()
     rows = [
@@ -172,8 +176,8 @@ def test_curves_of_runs_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         for m in range(9)
     ]
     (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    kept = curves.rows_of(tmp_path / "run")
-    x, y = curves.curve(kept, "loss", "updates", 40)
+    loaded = curves.load_metrics(tmp_path / "run")
+    x, y = curves.bounded_series(loaded, "loss", "updates", 40)
     assert x.tolist() == [0, 10, 20, 30, 40]
     assert y.tolist() == [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5]
     out, run = tmp_path / "out.png", f"a={tmp_path / 'run'}"

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import inspect
 import json
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
@@ -25,7 +26,8 @@ from lookfurther.config import (
     replace,
     to_json,
 )
-from lookfurther.errors import ConfigError
+from lookfurther.errors import ConfigError, LookFurtherError
+from lookfurther.training.metrics import read_metrics
 from lookfurther.validation import validate
 
 VALID_CONFIG = Config(env="ALE/Pong-v5", demos=("pong",))
@@ -131,6 +133,10 @@ INVALID_OVERRIDES: dict[str, dict[str, Any]] = {
     "environment.processes (129) exceeds actor.lanes (128)": {"environment__processes": 129},
     "replay.horizons must be lengths of 1 or more, not (0, 3)": {"replay__horizons": (0, 3)},
     "replay.horizons repeats a length: (3, 3)": {"replay__horizons": (3, 3)},
+    "replay.expert_horizons must be lengths of 1 or more, not (0, 3)": {
+        "replay__expert_horizons": (0, 3)
+    },
+    "replay.expert_horizons repeats a length: (3, 3)": {"replay__expert_horizons": (3, 3)},
     "replay.beta must be in [0, 1], not 1.1": {"replay__beta": 1.1},
     "replay.capacity (3327) must be at least 3328: actor.lanes x (the longest horizon + 16)": {
         "replay__capacity": 3327,
@@ -284,6 +290,13 @@ def test_renamed_settings_exist_under_new_name_only() -> None:
     names = flatten_settings(Config()).keys()
     assert names >= set(RENAMED_SETTINGS.values())
     assert not names & RENAMED_SETTINGS.keys()
+
+
+def test_renamed_metric_error_gives_new_name(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 0}\n{"step": 1, "under_way_best": 3.0}\n')
+    with pytest.raises(LookFurtherError, match=r"under_way_best is now return_in_progress_best$"):
+        read_metrics(path)
 
 
 def test_fingerprint_ignores_excluded_settings_only() -> None:

@@ -1,4 +1,4 @@
-"""Alignment: the human's game, its score and its RAM writes, with one action in every step."""
+"""Alignment: one action per step, with the score and the RAM writes of the human's game."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ PACMAN = "ALE/MsPacman-v5"
 RAM = st.binary(min_size=128, max_size=128).map(lambda x: np.frombuffer(x, np.uint8))
 
 
-def human(frames: int, seed: int = 1) -> InputLog:
-    """Buttons of Ms. Pac-Man, each held for 5 to 24 frames, and one byte of RAM written."""
-    rng, held = np.random.default_rng(seed), []
-    while len(held) < frames:
-        held += [int(rng.integers(2, 6))] * int(rng.integers(5, 25))
-    return InputLog(np.array(held[:frames], np.uint8), np.array([[333, 100, 7]], np.int32))
+def human_log(frames: int, seed: int = 1) -> InputLog:
+    """Buttons of Ms. Pac-Man, each held for 5 to 24 frames, and one RAM write."""
+    rng, buttons = np.random.default_rng(seed), []
+    while len(buttons) < frames:
+        buttons += [int(rng.integers(2, 6))] * int(rng.integers(5, 25))
+    return InputLog(np.array(buttons[:frames], np.uint8), np.array([[333, 100, 7]], np.int32))
 
 
-def several(tape: InputLog) -> int:
-    return block_majority(frames_by_step(tape.frame_actions, 4))[1]
+def count_ambiguous(input_log: InputLog) -> int:
+    return block_majority(frames_by_step(input_log.frame_actions, 4))[1]
 
 
-def imitated(episode: Episode) -> Episode:
-    """What an agent comes to that does at every step what the episode says."""
+def imitate(episode: Episode) -> Episode:
+    """The episode of an agent that takes the action of the episode in every step."""
     assert episode.input_log is not None
     frames = np.repeat(episode.actions.astype(np.uint8), 4)[: len(episode.input_log.frame_actions)]
     return episode_from_log(dataclasses.replace(episode.input_log, frame_actions=frames), PACMAN)
@@ -48,28 +48,28 @@ def imitated(episode: Episode) -> Episode:
 
 @pytest.fixture(scope="module")
 def recorded() -> Episode:
-    return episode_from_log(human(502), PACMAN)
+    return episode_from_log(human_log(502), PACMAN)
 
 
 @pytest.fixture(scope="module")
-def found(recorded: Episode) -> Episode:
+def aligned(recorded: Episode) -> Episode:
     return align.align_episode(recorded, PACMAN, 4)
 
 
 @given(RAM, RAM, st.integers(0, 64))
-def test_the_distance_of_memories(a: np.ndarray, b: np.ndarray, most: int) -> None:
+def test_ram_distance_matches_plain_sum(a: np.ndarray, b: np.ndarray, limit: int) -> None:
     gaps = [abs(x - y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
-    plain = sum(min(gap, 256 - gap, most) for gap in gaps)
-    caps = np.full(128, most)
+    plain = sum(min(gap, 256 - gap, limit) for gap in gaps)
+    limits = np.full(128, limit)
     assert (
-        ram_distance(a, b.astype(np.int16), caps)
+        ram_distance(a, b.astype(np.int16), limits)
         == plain
-        == ram_distance(b, a.astype(np.int16), caps)
+        == ram_distance(b, a.astype(np.int16), limits)
     )
-    assert ram_distance(a, a.astype(np.int16), caps) == 0
+    assert ram_distance(a, a.astype(np.int16), limits) == 0
 
 
-def test_what_seldom_changes_counts_most() -> None:
+def test_byte_limits_are_highest_for_rare_changes() -> None:
     ram = np.zeros((101, 128), np.int16)
     ram[::2, 0] = 1  # in every step
     ram[::20, 1] = 1  # in a tenth of them
@@ -77,89 +77,89 @@ def test_what_seldom_changes_counts_most() -> None:
     assert compute_byte_limits(ram)[:4].tolist() == [2, 20, 64, 64]
 
 
-def test_imitating_what_was_recorded_leads_elsewhere_and_what_is_aligned_does_not(
-    recorded: Episode, found: Episode
-) -> None:
-    assert several(recorded.input_log) > 10
-    assert imitated(recorded).score == align.imitation_score(recorded, PACMAN, 4) != recorded.score
-    assert several(found.input_log) == 0
+def test_aligned_demo_reproduces_score(recorded: Episode, aligned: Episode) -> None:
+    assert count_ambiguous(recorded.input_log) > 10
+    assert imitate(recorded).score == align.imitation_score(recorded, PACMAN, 4) != recorded.score
+    assert count_ambiguous(aligned.input_log) == 0
     assert (
-        imitated(found).score
-        == align.imitation_score(found, PACMAN, 4)
-        == found.score
+        imitate(aligned).score
+        == align.imitation_score(aligned, PACMAN, 4)
+        == aligned.score
         == recorded.score
     )
-    assert np.array_equal(imitated(found).planes, found.planes)
+    assert np.array_equal(imitate(aligned).planes, aligned.planes)
 
 
-def test_length_and_writes_are_kept_and_the_audit_says_so(
-    recorded: Episode, found: Episode
-) -> None:
-    assert len(found.input_log.frame_actions) == len(recorded.input_log.frame_actions) == 502
-    assert np.array_equal(found.input_log.ram_writes, recorded.input_log.ram_writes)
-    assert found.audit == dataclasses.replace(
-        found.audit, verified=True, recorded=recorded.score, replayed=recorded.score, ambiguous=0
+def test_alignment_keeps_length_and_ram_writes(recorded: Episode, aligned: Episode) -> None:
+    assert len(aligned.input_log.frame_actions) == len(recorded.input_log.frame_actions) == 502
+    assert np.array_equal(aligned.input_log.ram_writes, recorded.input_log.ram_writes)
+    assert aligned.audit == dataclasses.replace(
+        aligned.audit, verified=True, recorded=recorded.score, replayed=recorded.score, ambiguous=0
     )
 
 
-def test_a_game_with_one_action_a_step_is_found_exactly(found: Episode) -> None:
-    again = align.align_episode(found, PACMAN, 4)
-    assert np.array_equal(again.rewards, found.rewards)
-    assert np.array_equal(again.planes, found.planes)
+def test_aligning_aligned_demo_changes_nothing(aligned: Episode) -> None:
+    again = align.align_episode(aligned, PACMAN, 4)
+    assert np.array_equal(again.rewards, aligned.rewards)
+    assert np.array_equal(again.planes, aligned.planes)
 
 
-def test_the_ways_of_a_step_are_the_nearest_and_different(recorded: Episode) -> None:
-    follower = BeamSearch(recorded.input_log, PACMAN, 4)
-    ways = follower.extend([follower.initial_candidate()], 0, 110, BeamSettings(20, 2, 0))
-    every = follower.extend(ways, 110, 111, BeamSettings(1000, 2, 0))
-    few = follower.extend(ways, 110, 111, BeamSettings(2, 2, 0))
-    apart = [way.distance for way in every]
-    assert len(every) > 2
-    assert apart == sorted(apart)
-    assert [way.distance for way in few] == apart[:2]
-    assert len({way.action_sequence().tobytes() for way in every}) == len(every)
-    assert all(len(way.action_sequence()) == 111 for way in every)
+def test_extend_returns_nearest_distinct_candidates(recorded: Episode) -> None:
+    search = BeamSearch(recorded.input_log, PACMAN, 4)
+    candidates = search.extend([search.initial_candidate()], 0, 110, BeamSettings(20, 2, 0))
+    wide_beam = search.extend(candidates, 110, 111, BeamSettings(1000, 2, 0))
+    narrow_beam = search.extend(candidates, 110, 111, BeamSettings(2, 2, 0))
+    distances = [candidate.distance for candidate in wide_beam]
+    assert len(wide_beam) > 2
+    assert distances == sorted(distances)
+    assert [candidate.distance for candidate in narrow_beam] == distances[:2]
+    sequences = [candidate.action_sequence() for candidate in wide_beam]
+    assert len({sequence.tobytes() for sequence in sequences}) == len(wide_beam)
+    assert all(len(sequence) == 111 for sequence in sequences)
 
 
-def test_where_all_is_lost_it_goes_back_and_tries_harder(
+def test_lost_segment_backtracks_with_wider_beam(
     recorded: Episode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried: list[tuple[int, int, BeamSettings]] = []
-    follow = BeamSearch.extend
+    calls: list[tuple[int, int, BeamSettings]] = []
+    extend = BeamSearch.extend
 
-    def watched(self, ways, begin, end, effort):
-        tried.append((begin, end, effort))
-        found = follow(self, ways, begin, end, effort)
-        if effort.backtrack_segments == 0 and end == 75:  # the first effort loses the way there
-            return [way._replace(distance=align.MAX_SEGMENT_DRIFT + 1000) for way in found]
-        return found
+    def record_call(self, candidates, begin, end, settings):
+        calls.append((begin, end, settings))
+        extended = extend(self, candidates, begin, end, settings)
+        if settings.backtrack_segments == 0 and end == 75:  # the first settings fail here
+            lost = align.MAX_SEGMENT_DRIFT + 1000
+            return [candidate._replace(distance=lost) for candidate in extended]
+        return extended
 
-    efforts = (BeamSettings(8, 1, 0), BeamSettings(16, 2, 2))
-    monkeypatch.setattr(align, "BEAM_SETTINGS", efforts)
+    settings = (BeamSettings(8, 1, 0), BeamSettings(16, 2, 2))
+    monkeypatch.setattr(align, "BEAM_SETTINGS", settings)
     monkeypatch.setattr(align, "SEGMENT_STEPS", 25)
-    monkeypatch.setattr(BeamSearch, "extend", watched)
+    monkeypatch.setattr(BeamSearch, "extend", record_call)
     align.search_alignment(recorded.input_log, PACMAN, 4)
-    first, harder = efforts
-    assert tried[:6] == [
-        (0, 25, first),
-        (25, 50, first),
-        (50, 75, first),
-        (0, 25, harder),
-        (25, 50, harder),
-        (50, 75, harder),
+    narrow, wide = settings
+    assert calls[:6] == [
+        (0, 25, narrow),
+        (25, 50, narrow),
+        (50, 75, narrow),
+        (0, 25, wide),
+        (25, 50, wide),
+        (50, 75, wide),
     ]
-    assert tried[6] == (75, 100, first)
+    assert calls[6] == (75, 100, narrow)
 
 
-def test_whoever_stays_lost_is_given_up(recorded: Episode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_lost_segments_raise(recorded: Episode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(align, "BEAM_SETTINGS", (BeamSettings(2, 1, 0),))
     monkeypatch.setattr(align, "SEGMENT_STEPS", 25)
     monkeypatch.setattr(align, "MAX_SEGMENT_DRIFT", -1000)
     monkeypatch.setattr(align, "MAX_LOST_SEGMENTS", 3)
-    with pytest.raises(align.AlignmentLost, match="lost at step 75"):
+    with pytest.raises(
+        align.AlignmentLost, match="no actions follow the human's game after step 75"
+    ):
         align.search_alignment(recorded.input_log, PACMAN, 4)
-    monkeypatch.setattr(align, "MAX_LOST_SEGMENTS", 1000)  # as a whole it is shorter
-    assert several(align.search_alignment(recorded.input_log, PACMAN, 4)) == 0
+    monkeypatch.setattr(align, "MAX_LOST_SEGMENTS", 1000)  # more than there are segments
+    assert count_ambiguous(align.search_alignment(recorded.input_log, PACMAN, 4)) == 0
 
 
 @pytest.fixture
@@ -170,56 +170,62 @@ def saved(recorded: Episode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return "pacman-v0"
 
 
-def test_own_actions_that_give_the_score_are_not_searched_for(
-    found: Episode, saved: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_align_skips_search_if_own_actions_suffice(
+    aligned: Episode,
+    saved: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """One frame of another action at the very end, when the score has been reached."""
-    assert found.input_log is not None
-    frames = found.input_log.frame_actions.copy()
+    """The last frame has another action, after the score is reached."""
+    assert aligned.input_log is not None
+    frames = aligned.input_log.frame_actions.copy()
     frames[-1] = 2 if frames[-1] != 2 else 3
-    late = episode_from_log(dataclasses.replace(found.input_log, frame_actions=frames), PACMAN)
-    assert several(late.input_log) == 1
+    late = episode_from_log(dataclasses.replace(aligned.input_log, frame_actions=frames), PACMAN)
+    assert count_ambiguous(late.input_log) == 1
     storage.save_episodes("late-v0", [late], get_spec(PACMAN, EnvConfig()), "a test")
     monkeypatch.setattr(align, "search_alignment", None)
     assert main(["demos", "align", "late", "--name", "own"]) == 0
-    said = f"late-v0, episode 0: its own actions, one in every step, give {late.score:.0f}\n"
-    assert said in capsys.readouterr().out
+    message = f"late-v0, episode 0: its own actions, one per step, give {late.score:.0f}\n"
+    assert message in capsys.readouterr().out
     (own,) = catalog.open_set("own").episodes
     assert own.audit is not None
     assert (own.audit.verified, own.audit.ambiguous, own.score) == (True, 0, late.score)
     assert own.audit.checks == {"rewards": 126, "end": 1, "observations": 127}
 
 
-def test_a_search_for_actions_shows_how_far_it_is(
-    recorded: Episode, found: Episode, monkeypatch: pytest.MonkeyPatch, capsys
+def test_align_prints_progress(
+    recorded: Episode, aligned: Episode, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    def searched(
-        episode: Episode, env: str, repeat: int, report: align.ProgressCallback
+    def report_progress(
+        episode: Episode, env: str, action_repeat: int, on_progress: align.ProgressCallback
     ) -> Episode:
         for step in range(50, 501, 50):
-            report(step, 510)
-        report(510, 510)
-        return found
+            on_progress(step, 510)
+        on_progress(510, 510)
+        return aligned
 
-    monkeypatch.setattr(align, "align_episode", searched)
+    monkeypatch.setattr(align, "align_episode", report_progress)
     playback.try_align("a", PACMAN, 4, (0, recorded))
     first, *steps, _ = capsys.readouterr().out.splitlines()
-    count = several(recorded.input_log)
-    gave = f"{count} ambiguous blocks, whose actions give 140: searching"
-    assert first == f"a, episode 0: return {recorded.score:.0f}, 126 steps; {gave}"
+    count = count_ambiguous(recorded.input_log)
+    search = f"{count} ambiguous steps, whose actions give 140: searching"
+    assert first == f"a, episode 0: return {recorded.score:.0f}, 126 steps; {search}"
     assert steps == [f"a, episode 0: step {n} of 510" for n in (200, 400, 510)]
 
 
-def test_the_command_saves_a_set_that_verifies(
-    saved: str, found: Episode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_align_command_saves_verified_set(
+    saved: str,
+    aligned: Episode,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(align, "align_episode", lambda *_: found)
+    monkeypatch.setattr(align, "align_episode", lambda *_: aligned)
     monkeypatch.setattr(align, "imitation_score", lambda *_: 0.0)
     assert main(["demos", "align", saved, "--name", "aligned"]) == 0
     out = capsys.readouterr().out
-    before = several(catalog.open_set(saved).episodes[0].input_log)
-    score = f"{found.score:.0f}"
-    assert f"episode 0: return {score}, 126 steps, of {score}; {before} ambiguous blocks" in out
+    before = count_ambiguous(catalog.open_set(saved).episodes[0].input_log)
+    score = f"{aligned.score:.0f}"
+    assert f"episode 0: return {score}, 126 steps, of {score}; {before} ambiguous steps" in out
     assert "several actions" not in out
     assert catalog.describe_set("aligned").author == "aligned from pacman-v0"
     assert main(["demos", "verify", "aligned"]) == 0
@@ -227,56 +233,62 @@ def test_the_command_saves_a_set_that_verifies(
         playback.align_set(playback.AlignOptions("aligned", "twice"))
 
 
-def test_what_cannot_be_aligned_is_kept_and_nothing_is_saved_where_that_is_all(
-    saved: str, found: Episode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_align_saves_nothing_if_no_episode_aligns(
+    saved: str,
+    aligned: Episode,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def poor(*_: object) -> Episode:
-        return dataclasses.replace(found, rewards=np.zeros_like(found.rewards))
+    def align_poorly(*_: object) -> Episode:
+        return dataclasses.replace(aligned, rewards=np.zeros_like(aligned.rewards))
 
-    def lost(*_: object) -> Episode:
+    def fail_to_align(*_: object) -> Episode:
         raise align.AlignmentLost(50)
 
-    for answer, reason in (
-        (poor, "its own actions give 140, aligned ones 0"),
-        (lost, "the human's way is lost at step 50"),
+    for replacement, reason in (
+        (align_poorly, "its own actions give 140, aligned ones 0"),
+        (fail_to_align, "no actions follow the human's game after step 50"),
     ):
-        monkeypatch.setattr(align, "align_episode", answer)
+        monkeypatch.setattr(align, "align_episode", replacement)
         with pytest.raises(DemonstrationError, match="no episode of pacman-v0 could be aligned"):
             playback.align_set(playback.AlignOptions(saved, "aligned"))
         assert f"pacman-v0, episode 0: {reason}" in capsys.readouterr().out
     assert not catalog.set_path("aligned-v0").exists()
 
 
-def test_a_set_of_several_is_worked_on_by_several_and_keeps_its_order(
-    recorded: Episode, found: Episode, saved: str, monkeypatch: pytest.MonkeyPatch
+def test_parallel_align_keeps_episode_order(
+    recorded: Episode, aligned: Episode, saved: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = episode_from_log(human(402, seed=3), PACMAN)
-    storage.save_episodes("both-v0", [found, short], get_spec(PACMAN, EnvConfig()), "a test")
+    short = episode_from_log(human_log(402, seed=3), PACMAN)
+    storage.save_episodes("both-v0", [aligned, short], get_spec(PACMAN, EnvConfig()), "a test")
     monkeypatch.setattr(processes, "count_cores", lambda: 2)
-    monkeypatch.setattr(playback, "try_align", half)
+    monkeypatch.setattr(playback, "try_align", align_second_only)
     assert playback.align_set(playback.AlignOptions("both", "new")) == 0
     first, second = catalog.open_set("new").episodes
-    assert np.array_equal(first.planes, found.planes)
+    assert np.array_equal(first.planes, aligned.planes)
     assert np.array_equal(second.actions, short.actions[:40])
 
 
-def half(label: str, env: str, repeat: int, numbered: tuple[int, Episode]) -> Episode | None:
-    """Keeps what comes first; of the rest the first forty steps, each with one action."""
+def align_second_only(
+    label: str, env: str, action_repeat: int, numbered: tuple[int, Episode]
+) -> Episode | None:
+    """Keep the first episode; cut the others to forty steps with one action each."""
     i, episode = numbered
     if i == 0 or episode.input_log is None:
         return None
     return episode_from_log(
-        InputLog(np.repeat(episode.actions[:40].astype(np.uint8), repeat)), env, repeat
+        InputLog(np.repeat(episode.actions[:40].astype(np.uint8), action_repeat)),
+        env,
+        action_repeat,
     )
 
 
-def test_an_import_of_what_no_agent_can_do_names_the_mend(
+def test_import_of_ambiguous_demo_suggests_align(
     saved: str, recorded: Episode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["demos", "export", saved, str(tmp_path / "game.npz")]) == 0
     assert main(["demos", "import", str(tmp_path / "game.npz"), "--name", "again"]) == 0
-    mend = "lookfurther demos align again-v0 --name NEW"
-    count = several(recorded.input_log)
-    assert f"{count} steps with several actions, as no agent has them: {mend}" in (
-        capsys.readouterr().out
-    )
+    fix = "which an agent cannot do; run lookfurther demos align again-v0 --name NEW"
+    count = count_ambiguous(recorded.input_log)
+    message = f"{count} ambiguous steps: they mix several actions, {fix}"
+    assert message in capsys.readouterr().out

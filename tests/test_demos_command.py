@@ -1,4 +1,4 @@
-"""lookfurther demos: what each subcommand prints, writes and refuses."""
+"""lookfurther demos: output, files and errors of each command."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from PIL import Image, ImageSequence
 from lookfurther.cli import demos
 from lookfurther.cli.demos import formatting, generate, playback
 from lookfurther.cli.main import main
+from lookfurther.cli.tables import format_table
 from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, shipped, storage
 from lookfurther.demos.episode import Audit, Episode, InputLog, best_episode_index
@@ -43,7 +44,7 @@ DEMOS_PAGE = Path(__file__).parents[1] / "docs" / "demonstrations.md"
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of datasets; work stays in this process."""
+    """Use an empty folder of datasets and a single process."""
     folder = tmp_path / "datasets"
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
     monkeypatch.setattr(processes, "count_cores", lambda: 1)
@@ -51,7 +52,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def random_input_log(frames: int, seed: int) -> InputLog:
-    """Random buttons, each held for a few frames, with a RAM write in between."""
+    """Random actions, each demo_set for five frames, with one RAM write."""
     rng = np.random.default_rng(seed)
     buttons = rng.integers(0, 6, frames).astype(np.uint8).repeat(5)[:frames]
     return InputLog(buttons, np.array([[frames // 2, 5, 7]], np.int32))
@@ -59,10 +60,9 @@ def random_input_log(frames: int, seed: int) -> InputLog:
 
 @lru_cache
 def episode(frames: int = 202, seed: int = 0, env: str = PONG) -> Episode:
-    shown = episode_from_log(random_input_log(frames, seed), env)
-    return dataclasses.replace(
-        shown, audit=verify_episode(shown, get_spec(env, EnvConfig()), EnvConfig())
-    )
+    played = episode_from_log(random_input_log(frames, seed), env)
+    audit = verify_episode(played, get_spec(env, EnvConfig()), EnvConfig())
+    return dataclasses.replace(played, audit=audit)
 
 
 def save_demo_set(name: str, *episodes: Episode, env: str = PONG) -> list[Episode]:
@@ -70,47 +70,49 @@ def save_demo_set(name: str, *episodes: Episode, env: str = PONG) -> list[Episod
     return list(episodes)
 
 
-def run_command(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    """What a command that ends with `code` prints, on either stream."""
+def run_command(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> str:
+    """Run a command, check its exit code and return the output of both streams."""
     capsys.readouterr()
-    assert main(["demos", *words]) == code
-    said = capsys.readouterr()
+    assert main(["demos", *args]) == code
+    output = capsys.readouterr()
     if code:
-        assert said.err.count("\n") <= 1
-    return said.out + said.err
+        assert output.err.count("\n") <= 1
+    return output.out + output.err
 
 
 def write_sequence(path: Path, frames: np.ndarray, **members: Any) -> Path:
-    """An action sequence as the page says, by its own means."""
+    """Write an action sequence with NumPy, as documented."""
     path.parent.mkdir(exist_ok=True)
     np.savez(path, ale_actions=frames, **({"rom": "pong"} | members))
     return path
 
 
-# The command itself
+# Dispatch
 
 
-def test_the_subcommands_are_printed_and_no_others_are_known(
+def test_usage_lists_commands_and_unknown_is_rejected(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run_command(capsys, code=2) == run_command(capsys, "--help")
-    for name in demos.SUBCOMMANDS:
-        assert re.search(rf"^  {name} .*[a-z]", demos.format_usage(), re.M)
-    assert "no command 'lost': choose one of list, show" in run_command(capsys, "lost", code=2)
+    for name in demos.COMMANDS.commands:
+        assert re.search(rf"^  {name} .*[a-z]", demos.COMMANDS.format_usage(), re.M)
+    assert "unknown command 'lost': choose one of list, show" in run_command(capsys, "lost", code=2)
 
 
-@pytest.mark.parametrize("name", demos.SUBCOMMANDS)
-def test_help_and_unknown_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", demos.COMMANDS.commands)
+def test_command_help_and_unknown_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["demos", name, "--help"])
     assert end.value.code == 0
     assert f"usage: lookfurther demos {name} " in capsys.readouterr().out
-    said = run_command(capsys, name, "--nonsense", code=2)
-    assert re.match(r"lookfurther: (Unrecognized options: --nonsense|Missing value for arg)", said)
+    output = run_command(capsys, name, "--nonsense", code=2)
+    assert re.match(
+        r"lookfurther: (Unrecognized options: --nonsense|Missing value for arg)", output
+    )
 
 
 def test_list_and_show_do_not_import_torch(home: Path) -> None:
-    """In a fresh process: it takes seconds."""
+    """In a fresh process, because importing torch takes seconds."""
     save_demo_set("pong-v0", episode(40))
     script = (
         "import sys; from lookfurther.cli.main import main\n"
@@ -128,9 +130,7 @@ def test_list_and_show_do_not_import_torch(home: Path) -> None:
 # list and show
 
 
-def test_list_has_a_line_for_each_set_and_the_reason_for_each_broken_one(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_list_prints_sets_and_read_errors(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {line.split()[0] for line in run_command(capsys, "list").splitlines()[1:]} == {
         f"shipped/{name}" for name in shipped.list_names()
     }
@@ -142,45 +142,45 @@ def test_list_has_a_line_for_each_set_and_the_reason_for_each_broken_one(
     assert head.split() == ["set", "environment", "episodes", "steps", "best", "return", "verified"]
     top = formatting.format_number(max(e.score for e in made))
     assert line.split() == ["my/pong-v0", PONG, "2", "30", top, "1", "of", "2"]
-    assert broken.startswith("other-v3 is not a readable set of ours: ")
+    assert broken.startswith("other-v3 is not a readable demonstration set: ")
 
 
-def test_show_says_of_each_episode_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_describes_every_episode(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = episode(200), episode(302, 1)
     doubtful = Audit(False, 3.0, second.score, 4, 5, "the score is wrong")
     second = dataclasses.replace(second, audit=doubtful, rewards=second.rewards + 1)
     save_demo_set("pong-v0", first, second)
-    facts = json.loads(run_command(capsys, "show", "pong", "--json"))
-    assert [e["return"] for e in facts["episodes"]] == [first.score, second.score]
-    assert [e["steps"] for e in facts["episodes"]] == [50, 76]
-    assert [e["verified"] for e in facts["episodes"]] == [True, False]
-    assert [e["frames"] for e in facts["episodes"]] == [200, 302]
-    assert [e["ram_writes"] for e in facts["episodes"]] == [1, 1]
-    assert facts["episodes"][1]["audit"] == dataclasses.asdict(doubtful)
-    assert facts["best"] == 1
-    assert (facts["environment"], facts["source"]) == (PONG, "a test")
-    assert (facts["origin"]["game"], facts["origin"]["repeat"]) == ("pong", 4)
+    summary = json.loads(run_command(capsys, "show", "pong", "--json"))
+    assert [e["return"] for e in summary["episodes"]] == [first.score, second.score]
+    assert [e["steps"] for e in summary["episodes"]] == [50, 76]
+    assert [e["verified"] for e in summary["episodes"]] == [True, False]
+    assert [e["frames"] for e in summary["episodes"]] == [200, 302]
+    assert [e["ram_writes"] for e in summary["episodes"]] == [1, 1]
+    assert summary["episodes"][1]["audit"] == dataclasses.asdict(doubtful)
+    assert summary["best"] == 1
+    assert (summary["environment"], summary["source"]) == (PONG, "a test")
+    assert (summary["origin"]["game"], summary["origin"]["repeat"]) == ("pong", 4)
     text = run_command(capsys, "show", "pong")
     assert re.search(rf"^ +0 .* 50 .* yes .* {first.audit.ambiguous} ambiguous", text, re.M)  # type: ignore[union-attr]
     assert re.search(r"^ +1 .* 76 .* no +best  the score is wrong, 1 RAM write$", text, re.M)
 
 
-def test_the_histogram_counts_every_action_of_every_episode(
+def test_show_counts_all_actions(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     made = save_demo_set("pong-v0", episode(200), episode(302, 1))
-    facts = json.loads(run_command(capsys, "show", "pong", "--json"))
+    summary = json.loads(run_command(capsys, "show", "pong", "--json"))
     taken = Counter(int(action) for e in made for action in e.actions)
-    assert len(facts["actions"]) == 18
-    assert list(facts["actions"])[:3] == ["NOOP", "FIRE", "UP"]
-    assert list(facts["actions"].values()) == [taken[i] for i in range(18)]
+    assert len(summary["actions"]) == 18
+    assert list(summary["actions"])[:3] == ["NOOP", "FIRE", "UP"]
+    assert list(summary["actions"].values()) == [taken[i] for i in range(18)]
     text = run_command(capsys, "show", "pong")
-    for name, count in facts["actions"].items():
+    for name, count in summary["actions"].items():
         assert bool(re.search(rf"^{name} +{count} ", text, re.M)) == (count > 0)
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), st.integers(0, 10**6), min_size=1))
-def test_a_histogram_has_the_longest_bar_for_the_most_frequent(counts: dict[str, int]) -> None:
+def test_histogram_bars_are_proportional_to_counts(counts: dict[str, int]) -> None:
     counts["most"] = most = max(1, *counts.values())
     lines = formatting.format_histogram(counts).splitlines()[1:]
     assert [line.split()[0] for line in lines] == [name for name, n in counts.items() if n]
@@ -190,8 +190,22 @@ def test_a_histogram_has_the_longest_bar_for_the_most_frequent(counts: dict[str,
         assert abs(bar - formatting.MAX_BAR_CHARS * counts[name] / most) <= 1
 
 
-def test_a_sheet_holds_every_picture_at_its_place(tmp_path: Path) -> None:
-    """Pictures of one colour each: their colours and areas are found again."""
+def test_table_is_plain_and_never_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a narrow terminal with colours, and with cells that look like rich markup."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "20")
+    rows = [("[red]a[/red]", "1", "x " * 35 + "x"), (":smile:", "1,000", "")]
+    lines = format_table(("name", "count", "note"), rows, "<><").splitlines()
+    assert lines == [
+        "name          count  note",
+        f"[red]a[/red]      1  {'x ' * 35}x",
+        ":smile:       1,000",
+    ]
+    assert format_table((), rows[1:], "<><") == ":smile:  1,000"
+
+
+def test_contact_sheet_places_every_frame(tmp_path: Path) -> None:
+    """Frames of one colour each are found by their colour and area."""
     colours = [[(200, 10 * i, 30 * j) for j in range(4)] for i in range(2)]
     rows = [
         EpisodeRow(
@@ -212,9 +226,7 @@ def test_a_sheet_holds_every_picture_at_its_place(tmp_path: Path) -> None:
         write_contact_sheet("title", "", [], {}, tmp_path / "b.png")
 
 
-def test_show_draws_the_best_episodes_in_colour(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_show_sheet_is_in_colour(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_demo_set("pong-v0", episode(120))
     assert run_command(capsys, "show", "pong", "--sheet", str(tmp_path / "a.png")).endswith(
         "a.png\n"
@@ -226,12 +238,12 @@ def test_show_draws_the_best_episodes_in_colour(
     assert json.loads(out)["name"] == "pong-v0"
 
 
-# Names
+# Names of sets
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "a/b", "ab"]), st.integers(0, 12)), unique=True))
 @settings(deadline=None)
-def test_a_name_without_version_is_the_newest(ids: list[tuple[str, int]]) -> None:
+def test_name_without_version_finds_newest(ids: list[tuple[str, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalog, "_list_ids", lambda: (f"{name}-v{version}" for name, version in ids))
         for word in ("a", "a/b", "ab"):
@@ -244,7 +256,7 @@ def test_a_name_without_version_is_the_newest(ids: list[tuple[str, int]]) -> Non
                     catalog.find_set(word)
 
 
-def test_a_new_set_needs_a_name_that_minari_takes_and_nobody_has(home: Path) -> None:
+def test_new_set_id_must_be_valid_and_unused(home: Path) -> None:
     assert catalog.new_set_id("montezuma") == "montezuma-v0"
     assert catalog.new_set_id("montezuma/human-v2") == "montezuma/human-v2"
     save_demo_set("pong-v0", episode(40))
@@ -255,16 +267,16 @@ def test_a_new_set_needs_a_name_that_minari_takes_and_nobody_has(home: Path) -> 
             catalog.new_set_id(wrong)
 
 
-def test_a_namespace_of_one_character_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_namespace_of_one_character_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     """Minari would not list such a set."""
-    said = run_command(capsys, "search", "pong", "--name", "u/mz", code=2)
-    assert "--name u/mz cannot name a set: take two characters or more before the first /" in said
+    output = run_command(capsys, "search", "pong", "--name", "u/mz", code=2)
+    assert "--name u/mz cannot name a set: take two characters or more before the first /" in output
     assert "take letters, digits, - and _" in run_command(
         capsys, "search", "pong", "--name", "a b", code=2
     )
 
 
-def test_a_set_that_grows_is_the_newest_of_its_name_or_a_new_one(home: Path) -> None:
+def test_growing_set_is_newest_or_new(home: Path) -> None:
     assert catalog.growing_set_id("pong") == "pong-v0"
     save_demo_set("pong-v0", episode(40))
     save_demo_set("pong-v2", episode(40))
@@ -273,7 +285,7 @@ def test_a_set_that_grows_is_the_newest_of_its_name_or_a_new_one(home: Path) -> 
     assert catalog.growing_set_id("pong-v1") == "pong-v1"
 
 
-def test_a_name_without_version_is_stored_as_version_0(home: Path) -> None:
+def test_name_without_version_is_saved_as_v0(home: Path) -> None:
     spec = get_spec(PONG, EnvConfig())
     place = storage.save_episodes("pong", [episode(40)], spec, "me")
     assert place == home / "pong-v0"
@@ -283,37 +295,35 @@ def test_a_name_without_version_is_stored_as_version_0(home: Path) -> None:
         storage.save_episodes("pong", [episode(40)], spec, "me")
 
 
-def test_a_set_of_an_older_version_loads_and_says_what_it_does_not_know(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_set_of_older_version_loads(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_demo_set("old-v0", episode(40))
     path = home / "old-v0" / "data" / "metadata.json"
     metadata = json.loads(path.read_text())
-    facts = json.loads(metadata["lookfurther"])
-    del facts["episodes"][0]["audit"]["checks"]
+    summary = json.loads(metadata["lookfurther"])
+    del summary["episodes"][0]["audit"]["checks"]
     for added in ("phase", "variant"):
-        del facts["episodes"][0]["reel"][added]
-    metadata["lookfurther"] = json.dumps(facts)
+        del summary["episodes"][0]["reel"][added]
+    metadata["lookfurther"] = json.dumps(summary)
     del metadata["env_spec"]
     path.write_text(json.dumps(metadata))
     text = run_command(capsys, "show", "old")
-    assert "equal: unknown in what, the set is of an older version" in text
-    tape_of = catalog.open_set("old").episodes[0].input_log
-    assert tape_of is not None
-    assert (tape_of.phase, tape_of.variant) == (0, (None, None))
+    assert "equal: compared values unknown, the set is of an older version" in text
+    log = catalog.open_set("old").episodes[0].input_log
+    assert log is not None
+    assert (log.phase, log.variant) == (0, (None, None))
     assert "old-v0: 1 episode, all equal" in run_command(capsys, "verify", "old")
 
 
-def test_an_export_of_sticky_actions_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_export_rejects_sticky_actions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sticky = EnvConfig(sticky_prob=0.25)
     storage.save_episodes("pong-v0", [episode(40)], get_spec(PONG, sticky), "me", env_config=sticky)
-    said = run_command(capsys, "export", "pong", str(tmp_path / "a.npz"), code=4)
-    assert "pong-v0 has sticky actions, which no action sequence can say" in said
+    output = run_command(capsys, "export", "pong", str(tmp_path / "a.npz"), code=4)
+    assert "pong-v0 has sticky actions, which an action sequence cannot store" in output
 
 
-def test_a_misspelt_name_and_a_path(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_suggests_name_and_accepts_path(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     save_demo_set("pong-v0", episode(40))
     assert "no demonstrations named pomg: did you mean pong?" in run_command(
         capsys, "show", "pomg", code=4
@@ -324,9 +334,7 @@ def test_a_misspelt_name_and_a_path(home: Path, capsys: pytest.CaptureFixture[st
 # import, export, merge
 
 
-def test_an_import_is_replayed_named_and_audited(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_import_replays_and_saves_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = episode(202)
     file = write_sequence(
         tmp_path / "mine.npz",
@@ -336,25 +344,25 @@ def test_an_import_is_replayed_named_and_audited(
         patch_frame=101,
     )
     out = run_command(capsys, "import", str(file), "--name", "pong/mine")
-    assert "mine.npz: return 0, 51 steps, phase 0; equal: score, 21 ambiguous blocks\n" in out
+    assert "mine.npz: return 0, 51 steps, phase 0; equal: score, 21 ambiguous steps\n" in out
     assert "pong/mine-v0: 1 episode, best return 0, in " in out
-    held = catalog.open_set("pong/mine")
-    assert held.description.author == "import of mine.npz"
-    assert held.episodes[0].planes.tobytes() == shown.planes.tobytes()
-    assert held.episodes[0].input_log.ram_writes.tolist() == [[101, 5, 7]]  # type: ignore[union-attr]
+    demo_set = catalog.open_set("pong/mine")
+    assert demo_set.description.author == "import of mine.npz"
+    assert demo_set.episodes[0].planes.tobytes() == shown.planes.tobytes()
+    assert demo_set.episodes[0].input_log.ram_writes.tolist() == [[101, 5, 7]]  # type: ignore[union-attr]
 
 
-def test_a_mismatch_is_refused_unless_forced_and_then_marked(
+def test_import_mismatch_rejected_or_marked_when_forced(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = write_sequence(tmp_path / "in" / "a.npz", np.zeros(40, np.uint8), score=0)
     write_sequence(tmp_path / "in" / "b.npz", np.zeros(40, np.uint8), score=3)
-    said = run_command(capsys, "import", str(good.parent), "--name", "pong", code=4)
-    assert "b.npz does not replay as recorded: the score is 0, recorded 3" in said
+    output = run_command(capsys, "import", str(good.parent), "--name", "pong", code=4)
+    assert "b.npz does not replay as recorded: the score is 0, recorded 3" in output
     assert not home.exists()
     run_command(capsys, "import", str(good.parent), "--name", "pong", "--force")
-    facts = json.loads(run_command(capsys, "show", "pong", "--json"))
-    assert [e["verified"] for e in facts["episodes"]] == [True, False]
+    summary = json.loads(run_command(capsys, "show", "pong", "--json"))
+    assert [e["verified"] for e in summary["episodes"]] == [True, False]
     checked = run_command(capsys, "verify", "pong")
     assert (
         "episode 1: equal: 10 rewards, end, 11 observations, but imported by force: the sc"
@@ -362,23 +370,23 @@ def test_a_mismatch_is_refused_unless_forced_and_then_marked(
     )
 
 
-def test_one_import_is_of_one_environment(
+def test_import_rejects_different_environments(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_sequence(tmp_path / "in" / "a.npz", np.zeros(8, np.uint8), score=0)
     write_sequence(tmp_path / "in" / "b.npz", np.zeros(8, np.uint8), score=0, rom="breakout")
-    said = run_command(capsys, "import", str(tmp_path / "in"), "--name", "both", code=4)
-    assert f"b.npz is of {BREAKOUT}, " in said
-    assert f"a.npz of {PONG}" in said
+    output = run_command(capsys, "import", str(tmp_path / "in"), "--name", "both", code=4)
+    assert f"b.npz is of {BREAKOUT}, " in output
+    assert f"a.npz of {PONG}" in output
     assert not home.exists()
     (tmp_path / "empty").mkdir()
-    assert "holds none of" in run_command(
+    assert "holds no .demo, .npz, .hdf5 file" in run_command(
         capsys, "import", str(tmp_path / "empty"), "--name", "x", code=4
     )
     assert "needs a file" in run_command(capsys, "import", "--name", "x", code=2)
 
 
-def test_an_export_comes_back_bit_for_bit(
+def test_export_then_import_is_bit_equal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = save_demo_set("pong-v0", episode(202), episode(303, 1))
@@ -396,22 +404,22 @@ def test_an_export_comes_back_bit_for_bit(
     assert "must end in .npz" in run_command(capsys, "export", "pong", "a.txt", code=2)
 
 
-def test_sets_merge_in_the_order_given_if_they_are_alike(
+def test_merge_keeps_order_and_rejects_other_games(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     save_demo_set("one-v0", episode(40), episode(80, 1))
     save_demo_set("two-v0", episode(120, 2))
     save_demo_set("breakout-v0", episode(40, env=BREAKOUT), env=BREAKOUT)
     run_command(capsys, "merge", "two", "one", "--name", "all")
-    held = catalog.open_set("all")
-    assert list(map(len, held.episodes)) == [30, 10, 20]
-    assert all(e.is_verified for e in held.description.episodes)
-    said = run_command(capsys, "merge", "one", "breakout", "--name", "mixed", code=4)
-    assert "breakout-v0 has game 'breakout', the others 'pong'" in said
+    demo_set = catalog.open_set("all")
+    assert list(map(len, demo_set.episodes)) == [30, 10, 20]
+    assert all(e.is_verified for e in demo_set.description.episodes)
+    output = run_command(capsys, "merge", "one", "breakout", "--name", "mixed", code=4)
+    assert "breakout-v0 has game 'breakout', the others 'pong'" in output
     assert "merge needs the names" in run_command(capsys, "merge", "--name", "x", code=2)
 
 
-def test_the_example_of_the_page_is_an_action_sequence(
+def test_documented_action_sequence_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -424,7 +432,7 @@ def test_the_example_of_the_page_is_an_action_sequence(
 # verify
 
 
-def test_verify_says_equal_or_names_the_first_difference(
+def test_verify_prints_equal_or_first_difference(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     good = episode(200)
@@ -443,7 +451,7 @@ def test_verify_says_equal_or_names_the_first_difference(
 
 
 @pytest.mark.slow
-def test_processes_find_what_one_finds(
+def test_verify_with_processes_prints_the_same(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = episode(200)
@@ -463,18 +471,18 @@ def make_description(wrappers: tuple[str, ...]) -> DemoSetDescription:
 @pytest.mark.parametrize(
     "wrapper", ["os:system", "gymnasium:make", "gymnasium.wrappersx:A", "json"]
 )
-def test_a_set_cannot_choose_what_is_imported(wrapper: str) -> None:
+def test_set_cannot_import_untrusted_modules(wrapper: str) -> None:
     module = wrapper.partition(":")[0]
     with pytest.raises(DemonstrationError, match=f"give --modules {re.escape(module)}"):
-        catalog.trusted_env_config(make_description((wrapper,)))
+        storage.trusted_env_config(make_description((wrapper,)))
     with pytest.raises(ConfigError, match=r"--modules no\.such\.module"):
-        catalog.trusted_env_config(make_description(()), ["no.such.module"])
+        storage.trusted_env_config(make_description(()), ["no.such.module"])
 
 
-def test_known_wrappers_and_those_the_user_names_are_taken() -> None:
+def test_trusted_wrappers_are_accepted() -> None:
     known = ("gymnasium.wrappers:FlattenObservation", "lookfurther.envs.minigrid:OneHotGrid")
-    assert catalog.trusted_env_config(make_description(known)).wrappers == known
-    assert catalog.trusted_env_config(make_description(("json:loads",)), ["json"]).wrappers == (
+    assert storage.trusted_env_config(make_description(known)).wrappers == known
+    assert storage.trusted_env_config(make_description(("json:loads",)), ["json"]).wrappers == (
         "json:loads",
     )
 
@@ -483,7 +491,7 @@ def test_known_wrappers_and_those_the_user_names_are_taken() -> None:
 
 
 @given(st.integers(1, 5000), st.data(), st.floats(0.01, 1000), st.sampled_from([10.0, 15.0, 60.0]))
-def test_an_animation_keeps_the_speed_asked_for(
+def test_select_steps_keeps_the_speed(
     length: int, data: st.DataObject, speed: float, rate: float
 ) -> None:
     begin = data.draw(st.integers(0, length - 1))
@@ -495,32 +503,30 @@ def test_an_animation_keeps_the_speed_asked_for(
     assert steps[-1] <= end < steps[-1] + math.ceil(rate * speed / playback.MAX_VIDEO_FPS)
     assert 0 < fps <= playback.MAX_VIDEO_FPS
     if len(steps) > 1:
-        shown = (steps[1] - steps[0]) / rate  # seconds of the game between two pictures
-        assert math.isclose(shown * fps, speed)
+        seconds = (steps[1] - steps[0]) / rate  # of the game between two frames
+        assert math.isclose(seconds * fps, speed)
 
 
-def step_screens(tape: InputLog, env: str) -> list[np.ndarray]:
-    """The brighter of each step's last two frames, all of them, by hand."""
+def step_screens(log: InputLog, env: str) -> list[np.ndarray]:
+    """The maximum of the last two frames of every step, computed directly."""
     emulator = Emulator(env)
-    seen = [emulator.rgb_screen()]
-    for _ in play_log(tape, emulator):
-        seen.append(emulator.rgb_screen())
-    ends = [*range(4, len(seen), 4)] + ([len(seen) - 1] if (len(seen) - 1) % 4 else [])
-    return [seen[0], *(np.maximum(seen[i - 1], seen[i]) for i in ends)]
+    screens = [emulator.rgb_screen()]
+    for _ in play_log(log, emulator):
+        screens.append(emulator.rgb_screen())
+    ends = [*range(4, len(screens), 4)] + ([len(screens) - 1] if (len(screens) - 1) % 4 else [])
+    return [screens[0], *(np.maximum(screens[i - 1], screens[i]) for i in ends)]
 
 
-def test_a_gif_shows_the_emulators_colours(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gif_shows_emulator_colours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = save_demo_set("pong-v0", episode(40, 3), episode(201))
     out = tmp_path / "a.gif"
-    words = ("play", "pong", str(out), "--episode", "1", "--scale", "1")
-    assert "a.gif: pong-v0, episode 1, return 0, steps 0 to 51" in run_command(capsys, *words)
+    args = ("play", "pong", str(out), "--episode", "1", "--scale", "1")
+    assert "a.gif: pong-v0, episode 1, return 0, steps 0 to 51" in run_command(capsys, *args)
     expected = step_screens(made[1].input_log, PONG)  # type: ignore[arg-type]
     assert len(expected) == 52
     time, moments = 0.0, {}
-    with Image.open(out) as film:
-        for frame in ImageSequence.Iterator(film):  # equal frames in a row are one
+    with Image.open(out) as video:
+        for frame in ImageSequence.Iterator(video):  # equal frames in a row are one
             moments[round(time * 15)] = np.asarray(frame.convert("RGB"))[:210]
             time += frame.info["duration"] / 1000
     assert abs(time - 52 / 15) < 0.02
@@ -528,24 +534,22 @@ def test_a_gif_shows_the_emulators_colours(
     assert len(moments) > 20
 
 
-def test_a_film_has_every_step_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mp4_has_every_selected_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     av = pytest.importorskip("av")
     made = save_demo_set("pong-v0", episode(202))
     out = tmp_path / "a.mp4"
     run_command(capsys, "play", "pong", str(out), "--begin", "10", "--end", "40", "--speed", "2")
     expected = step_screens(made[0].input_log, PONG)[10:41]  # type: ignore[arg-type]
-    with av.open(out) as film:
-        stream = film.streams.video[0]
+    with av.open(out) as video:
+        stream = video.streams.video[0]
         assert (stream.average_rate, stream.width) == (30, 320)
-        shown = [frame.to_ndarray(format="rgb24")[:420:2, ::2] for frame in film.decode(video=0)]
+        shown = [frame.to_ndarray(format="rgb24")[:420:2, ::2] for frame in video.decode(video=0)]
     assert len(shown) == 31
     for picture, wanted in zip(shown, expected, strict=True):
         assert np.abs(picture.astype(int) - wanted).mean() < 6  # H.264 loses a little
 
 
-def test_films_are_whole_or_absent(tmp_path: Path) -> None:
+def test_failed_mp4_leaves_no_file(tmp_path: Path) -> None:
     pytest.importorskip("av")
 
     def frames() -> Any:
@@ -561,35 +565,35 @@ def test_films_are_whole_or_absent(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_planes_are_drawn_where_no_replay_can_be(
+def test_unverified_episode_is_drawn_from_planes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a forced import shows in colour would not be what training sees."""
+    """A colour replay of a forced import could differ from its planes."""
     shown = dataclasses.replace(episode(20), audit=None)
     save_demo_set("pong-v0", shown)
     run_command(capsys, "play", "pong", str(tmp_path / "a.gif"), "--scale", "1")
-    with Image.open(tmp_path / "a.gif") as film:
-        picture = np.asarray(film.convert("RGB"))[:84]
+    with Image.open(tmp_path / "a.gif") as video:
+        picture = np.asarray(video.convert("RGB"))[:84]
     assert (picture == shown.planes[0, 0][..., None]).all()
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("args", "message"),
     [
         (["a.avi"], "a.avi must end in .gif or .mp4"),
         (["a.gif", "--episode", "1"], "pong-v0 has episodes 0 ... 0, not 1"),
-        (["a.gif", "--begin", "10"], "--begin and --end must lie in 0 ... 10"),
+        (["a.gif", "--begin", "10"], "--begin and --end must be in 0 ... 10"),
         (["a.gif", "--speed", "0"], "--speed must be above 0"),
     ],
 )
-def test_what_cannot_be_played(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_play_rejects_invalid_options(
+    args: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_demo_set("pong-v0", episode(40))
-    assert message in run_command(capsys, "play", "pong", *words, code=2)
+    assert message in run_command(capsys, "play", "pong", *args, code=2)
 
 
-def test_a_film_that_cannot_be_written_is_refused_before_the_set_is_read(
+def test_play_checks_output_before_reading_set(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -599,7 +603,7 @@ def test_a_film_that_cannot_be_written_is_refused_before_the_set_is_read(
     assert "MP4 needs PyAV" in run_command(capsys, "play", "none", str(tmp_path / "a.mp4"), code=2)
 
 
-def test_a_gif_has_its_limit(
+def test_play_rejects_too_long_gif(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(encode, "MAX_GIF_FRAMES", 10)
@@ -623,11 +627,11 @@ def test_a_gif_has_its_limit(
         ("ms_pacman", "ALE/MsPacman-v5"),
     ],
 )
-def test_a_game_goes_by_several_names(word: str, env: str) -> None:
+def test_to_env_id_accepts_several_spellings(word: str, env: str) -> None:
     assert generate.to_env_id(word) == env
 
 
-def test_what_a_search_finds_is_saved(
+def test_search_saves_found_episodes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from lookfurther.demos import go_explore
@@ -639,7 +643,7 @@ def test_what_a_search_finds_is_saved(
         return [episode(40), episode(80, 1)]
 
     monkeypatch.setattr(go_explore, "run_search", found)
-    asked = [
+    search_args = [
         "--frames",
         "500",
         "--minutes",
@@ -651,46 +655,46 @@ def test_what_a_search_finds_is_saved(
         "--episodes",
         "2",
     ]
-    out = run_command(capsys, "search", "pong", "--name", "pong", *asked)
+    out = run_command(capsys, "search", "pong", "--name", "pong", *search_args)
     assert out.count("best return 21 after 4 steps") == 1
-    held = catalog.open_set("pong")
-    assert (len(held.episodes), held.description.author) == (2, "search of 500 frames")
+    demo_set = catalog.open_set("pong")
+    assert (len(demo_set.episodes), demo_set.description.author) == (2, "search of 500 frames")
     assert "frames must be at least 1" in run_command(
         capsys, "search", "pong", "--name", "x", "--frames", "0", code=2
     )
 
 
-def test_the_bot_shows_verified_episodes_that_can_be_drawn(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bot_records_verified_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("minigrid")
     level = "BabyAI-GoToLocal-v0"
     out = run_command(capsys, "bot", level, "--name", "local", "--episodes", "2", "--seed", "5")
     assert "train with --environment.wrappers lookfurther.envs.minigrid:OneHotGrid" in out
-    facts = json.loads(run_command(capsys, "show", "local", "--json"))
-    assert [(e["seed"], e["verified"], e["terminal"]) for e in facts["episodes"]] == [
+    summary = json.loads(run_command(capsys, "show", "local", "--json"))
+    assert [(e["seed"], e["verified"], e["terminal"]) for e in summary["episodes"]] == [
         (5, True, True),
         (6, True, True),
     ]
-    assert min(e["return"] for e in facts["episodes"]) > 0
+    assert min(e["return"] for e in summary["episodes"]) > 0
     run_command(capsys, "verify", "local")
     run_command(capsys, "play", "local", str(tmp_path / "a.gif"))
-    chosen = facts["episodes"][facts["best"]]
-    with Image.open(tmp_path / "a.gif") as film:
-        assert len(list(ImageSequence.Iterator(film))) == chosen["steps"] + 1
-    assert "EmptyEnv is no BabyAI level" in run_command(
+    chosen = summary["episodes"][summary["best"]]
+    with Image.open(tmp_path / "a.gif") as video:
+        assert len(list(ImageSequence.Iterator(video))) == chosen["steps"] + 1
+    assert "EmptyEnv is not a BabyAI level" in run_command(
         capsys, "bot", "MiniGrid-Empty-5x5-v0", "--name", "x", code=4
     )
     assert "at least 1" in run_command(
         capsys, "bot", level, "--name", "x", "--episodes", "0", code=2
     )
     for env, name in ((PONG, "pong"), ("CartPole-v1", "CartPoleEnv")):
-        said = run_command(capsys, "bot", env, "--name", "x", code=4)
-        assert f"{name} is no BabyAI level, and the bot plays only those" in said
+        output = run_command(capsys, "bot", env, "--name", "x", code=4)
+        assert f"{name} is not a BabyAI level, and the bot plays only those" in output
 
 
 @pytest.mark.slow
-def test_an_agent_shows_what_it_can(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_agent_records_verified_episodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from lookfurther import preset, train
 
     config = preset(
@@ -707,10 +711,10 @@ def test_an_agent_shows_what_it_can(tmp_path: Path, capsys: pytest.CaptureFixtur
     train(config)
     run = str(tmp_path / "run")
     run_command(capsys, "agent", run, "--name", "cart", "--episodes", "2", "--epsilon", "1")
-    held = catalog.open_set("cart")
-    assert [e.is_verified for e in held.description.episodes] == [True, True]
-    assert held.description.author == f"the agent of {run}"
-    assert best_episode_index(held.episodes) in (0, 1)
+    demo_set = catalog.open_set("cart")
+    assert [e.is_verified for e in demo_set.description.episodes] == [True, True]
+    assert demo_set.description.author == f"the agent of {run}"
+    assert best_episode_index(demo_set.episodes) in (0, 1)
     spec = get_spec("CartPole-v1", EnvConfig())
     assert len(catalog.load_set("cart", spec, EnvConfig())) == 2
     assert "holds no checkpoint" in run_command(
@@ -721,10 +725,10 @@ def test_an_agent_shows_what_it_can(tmp_path: Path, capsys: pytest.CaptureFixtur
     )
 
 
-# What ships with the package
+# Shipped sets
 
 
-def test_what_is_shipped_is_listed_and_replays(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shipped_set_is_listed_and_verified(capsys: pytest.CaptureFixture[str]) -> None:
     from lookfurther.demos import shipped
 
     if not shipped.list_names():
@@ -732,11 +736,11 @@ def test_what_is_shipped_is_listed_and_replays(capsys: pytest.CaptureFixture[str
     name = f"shipped/{shipped.list_names()[0]}"
     assert f"{name} " in run_command(capsys, "list")
     assert f"{name}: 1 episode, all equal" in run_command(capsys, "verify", name)
-    held = catalog.open_set(name)
+    demo_set = catalog.open_set(name)
     assert (
-        catalog.load_set(name, held.description.spec, EnvConfig())[0].score
-        == held.episodes[0].score
+        catalog.load_set(name, demo_set.description.spec, EnvConfig())[0].score
+        == demo_set.episodes[0].score
     )
-    other = held.description.spec._replace(env="ALE/Tennis-v5")
+    other = demo_set.description.spec._replace(env="ALE/Tennis-v5")
     with pytest.raises(DemonstrationError, match="the training environment is ALE/Tennis-v5"):
         catalog.load_set(name, other, EnvConfig())

@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import pytest
 
+from benchmarks import results_page
 from lookfurther import errors
 from lookfurther.cli import (
     bench,
@@ -45,6 +46,7 @@ from tests.test_layers import LAYERS
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+NOTES = tuple(sorted(f"notes/{path.name}" for path in (ROOT / "notes").glob("*.md")))
 QUICKSTART, PYTHON, RUNS = "docs/quickstart.md", "docs/python.md", "docs/runs.md"
 
 Table = tuple[list[str], list[list[str]]]  # header, rows
@@ -170,7 +172,7 @@ PARSERS = {
     "checkpoint": lambda words: parse_options(
         checkpoint.CheckpointOptions, checkpoint.CheckpointOptions(), words, "docs"
     ),
-    "demos": demos.parse_subcommand,
+    "demos": demos.COMMANDS.parse,
     "evaluate": lambda words: parse_options(
         evaluate.EvaluateOptions, evaluate.EvaluateOptions(), words, "docs"
     ),
@@ -194,7 +196,8 @@ def parse_lookfurther(words: list[str]) -> None:
         PARSERS[words[0]](words[1:])
         return
     if words[0] != "train":
-        assert words[0] in ("--help", "--version") or (words[0] in main.COMMANDS and not words[1:])
+        known = words[0] in main.COMMANDS.commands and not words[1:]
+        assert known or words[0] in ("--help", "--version")
         return
     name, scale, rest = train.split_preset(words[1:])
     defaults = train.TrainOptions(preset(name, scale))
@@ -262,7 +265,7 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *NOTES])
 def test_links_and_images_exist(page: str) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if target.startswith("https://"):
@@ -404,12 +407,8 @@ def test_troubleshooting_messages_exist() -> None:
 
 
 def test_architecture_lists_layers() -> None:
-    listed = {layer: set(re.findall(r"`(\w+)`", names)) for layer, names in layers()}
-    assert listed == {layer: set(names) - {"", "__main__"} for layer, names in LAYERS.items()}
-
-
-def layers() -> list[list[str]]:
-    return rows("docs/architecture.md", "layer")
+    listed = [re.findall(r"`(\w+)`", names) for _, names in rows("docs/architecture.md", "layer")]
+    assert listed == [[n for n in names if n not in ("", "__main__")] for names in LAYERS]
 
 
 def test_faults_page_tests_exist() -> None:
@@ -421,3 +420,17 @@ def test_faults_page_tests_exist() -> None:
     named = set(re.findall(r"`(test_\w+)`", text("docs/faults.md")))
     assert len(named) > 40
     assert named <= defined
+
+
+def test_results_page_has_tables_of_result_files() -> None:
+    """`python -m benchmarks.results_page` renders them."""
+    page = text("docs/results.md")
+    assert results_page.render(page) == page
+    assert set(re.findall(r"<!-- table: (\w+) -->", page)) == set(results_page.TABLES)
+
+
+@pytest.mark.parametrize(
+    ("page", "lines"), [("docs/results.md", 120), ("docs/performance.md", 150)]
+)
+def test_results_and_performance_pages_are_short(page: str, lines: int) -> None:
+    assert len(text(page).splitlines()) <= lines

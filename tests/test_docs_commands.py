@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("ale_py")
 DEMONSTRATIONS = "docs/demonstrations.md"
+RESULTS, PERFORMANCE = "docs/results.md", "docs/performance.md"
 
 # Commands that do not run here, and why. `test_docs.py` parses all of them.
 NOT_RUN = {
@@ -250,6 +251,8 @@ PREPARE: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
     "docs/settings.md": prepare_pong,
     RUNS: prepare_runs,
     DEMONSTRATIONS: prepare_recordings,
+    RESULTS: prepare_sets,
+    PERFORMANCE: prepare_nothing,
 }
 PAGES = sorted({page for page, _ in COMMANDS})
 

@@ -60,7 +60,7 @@ def test_atari_spec_matches_paper():
     ],
 )
 def test_max_episode_length_is_exact(max_length, unit, repeat, steps):
-    """An episode is truncated after `max_length` steps, or at the first step that reaches so many
+    """An episode is truncated after `max_length` steps, or at the first step that reaches that many
     frames. The number of no-ops before it does not matter."""
     with atari(
         "Pong",

@@ -145,8 +145,8 @@ def test_repeated_drops_stop_the_run():
 @pytest.mark.parametrize(
     ("replacement", "message"),
     [
-        (np.zeros(4, np.float32), r"float32 \(4,\), but the space says float32 \(3,\)"),
-        (np.zeros(3, np.float64), r"float64 \(3,\), but the space says float32 \(3,\)"),
+        (np.zeros(4, np.float32), r"float32 \(4,\), but the space is float32 \(3,\)"),
+        (np.zeros(3, np.float64), r"float64 \(3,\), but the space is float32 \(3,\)"),
         (np.zeros((3, 1), np.float32), r"float32 \(3, 1\), but"),
     ],
 )

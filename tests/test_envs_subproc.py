@@ -178,7 +178,7 @@ def test_killed_worker_is_replaced():
     assert trajectory[3].first.tolist() == [True, True, False, False]
     assert trajectory[3].reward.tolist() == [0, 0, *expected[3].reward[2:].tolist()]
     seeds = {float(step.observation[lane, 2]) for step in trajectory for lane in (0, 1)}
-    assert len(seeds) == 4  # two episodes in each lane, each with a seed of its own
+    assert len(seeds) == 4  # two episodes in each lane, each with another seed
     assert (envs.dropped_episodes, envs.restarts) == (2, 0)
     line = "Counting: the process of lanes 0 to 1 died (exit code -9) and is replaced"
     assert envs.replacements == [line]

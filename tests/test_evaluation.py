@@ -115,13 +115,13 @@ def test_starts_depend_on_seed_and_respect_max_length(demos: DemoSet) -> None:
 
 def test_demos_without_starts_raise(demos: DemoSet) -> None:
     bare = [Episode(e.planes, e.actions, e.rewards, e.terminal) for e in demos.episodes]
-    for env, held, reason in (
+    for env, demo_sets, reason in (
         (GAME, [], f"human starts of {GAME} need demonstrations: give --demos SET"),
         ("ALE/Pong-v5", [demos], f"mine shows {GAME}, the agent plays ALE/Pong-v5"),
         (GAME, [demos._replace(episodes=bare)], "mine has no input logs to replay"),
     ):
         with pytest.raises(DemonstrationError, match=f"^{reason}"):
-            draw_human_starts(env, held, EnvConfig(), 0)
+            draw_human_starts(env, demo_sets, EnvConfig(), 0)
 
 
 # Scores
@@ -279,11 +279,8 @@ def test_evaluate_command_refuses_invalid_options(
     for args, reason in (
         ([str(tmp_path)], f"{tmp_path} holds no checkpoint"),
         ([f"{run}/checkpoints/step_000000000400"], "is a checkpoint: give the run folder"),
-        (
-            [run, "--starts", "human"],
-            "--starts human needs an Atari game, and CartPole-v1 is not one",
-        ),
-        ([run, "--sticky", "0.25"], "--sticky needs an Atari game, and CartPole-v1 is not one"),
+        ([run, "--starts", "human"], "--starts human needs an Atari game; CartPole-v1 is not one"),
+        ([run, "--sticky", "0.25"], "--sticky needs an Atari game; CartPole-v1 is not one"),
         ([run, "--demos", "none"], "no demonstrations named none"),
         ([run, "--env", "CartPole-v1"], "--env ENV is only for random play"),
         (["random"], "--env ENV is only for random play"),

@@ -1,4 +1,4 @@
-"""The epsilon ladders by hand, and epsilon-greedy by its frequencies."""
+"""The epsilon schedules by hand, and epsilon-greedy by its frequencies."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from lookfurther.exploration import (
 CPU = torch.device("cpu")
 
 
-def test_the_papers_ladder_spans_a_thousandth_to_a_tenth() -> None:
+def test_paper_epsilons_span_0_001_to_0_1() -> None:
     """Sec. 3.4, m = 128: epsilon_1 = 0.1^3 and epsilon_128 = 0.1."""
-    ladder = paper_epsilons(128)
-    assert ladder.shape == (128,)
-    assert ladder[0].item() == pytest.approx(0.001, rel=1e-12)
-    assert ladder[-1].item() == pytest.approx(0.1, rel=1e-12)
-    assert (ladder.diff() > 0).all()
+    epsilons = paper_epsilons(128)
+    assert epsilons.shape == (128,)
+    assert epsilons[0].item() == pytest.approx(0.001, rel=1e-12)
+    assert epsilons[-1].item() == pytest.approx(0.1, rel=1e-12)
+    assert (epsilons.diff() > 0).all()
 
 
-def test_apexs_ladder_spans_four_tenths_to_its_eighth_power() -> None:
-    ladder = apex_epsilons(360)
-    assert ladder.shape == (360,)
-    assert ladder[0].item() == pytest.approx(0.4, rel=1e-12)
-    assert ladder[-1].item() == pytest.approx(0.00065536, rel=1e-12)
-    assert (ladder.diff() < 0).all()
+def test_apex_epsilons_span_0_4_to_its_eighth_power() -> None:
+    epsilons = apex_epsilons(360)
+    assert epsilons.shape == (360,)
+    assert epsilons[0].item() == pytest.approx(0.4, rel=1e-12)
+    assert epsilons[-1].item() == pytest.approx(0.00065536, rel=1e-12)
+    assert (epsilons.diff() < 0).all()
 
 
-def test_four_lanes_by_hand() -> None:
+def test_epsilons_of_four_lanes_by_hand() -> None:
     """Exponents 3, 7/3, 5/3, 1 of 0.1; and 1, 10/3, 17/3, 8 of 0.4."""
     paper = [0.001, 0.00464158883361278, 0.0215443469003188, 0.1]
     apex = [0.4, 0.047155603182597, 0.00555912727878637, 0.00065536]
@@ -44,13 +44,13 @@ def test_four_lanes_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("name", "epsilon"), [("paper", 0.001), ("apex", 0.4)])
-def test_a_single_lane_stands_on_the_first_rung(name: str, epsilon: float) -> None:
+def test_single_lane_has_first_epsilon(name: str, epsilon: float) -> None:
     assert EPSILON_SCHEDULES[name](1).tolist() == pytest.approx([epsilon], rel=1e-12)
 
 
 @pytest.mark.parametrize("epsilon", [0.001, 0.3, 1.0])
-def test_frequencies(epsilon: float) -> None:
-    """Every action has epsilon / A, the best 1 - epsilon more: chi-square, 4 degrees, 0.999."""
+def test_epsilon_greedy_frequencies(epsilon: float) -> None:
+    """P = epsilon / A, plus 1 - epsilon for the best action: chi-square, 4 degrees, 0.999."""
     n, actions, best = 50_000, 5, 3
     q = torch.zeros(n, actions)
     q[:, best] = 1
@@ -81,8 +81,8 @@ def test_each_lane_has_its_own_epsilon() -> None:
     assert a[1::2].double().mean().item() == pytest.approx(0.5, abs=0.025)
 
 
-def test_the_generator_decides() -> None:
-    """Same seed, same actions; and the draws move on."""
+def test_generator_determines_actions() -> None:
+    """The same seed gives the same actions, and every call advances the generator."""
     q, epsilon = torch.zeros(200, 6), torch.ones(200)
     first, second = (torch.Generator().manual_seed(3) for _ in range(2))
     a = epsilon_greedy(q, epsilon, first)
@@ -98,14 +98,14 @@ def test_uniform_exploration_is_epsilon_greedy() -> None:
         assert torch.equal(a, epsilon_greedy(q, epsilon, theirs))
 
 
-def test_durations_have_an_inverse_square_law() -> None:
+def test_durations_follow_inverse_square_law() -> None:
     """By hand for at most 3 steps: 36/49, 9/49, 4/49."""
     steps = duration_cdf(3).diff(prepend=torch.zeros(1, dtype=torch.float64))
     assert steps.tolist() == pytest.approx([36 / 49, 9 / 49, 4 / 49])
 
 
-def test_persistent_exploration_repeats_one_action_for_its_duration() -> None:
-    """While a random action lasts nothing else is chosen, and afterwards the greedy one is."""
+def test_epsilon_z_greedy_repeats_action_for_duration() -> None:
+    """A random action is repeated for its duration, then the greedy action follows."""
     lanes = 300
     q = torch.zeros(lanes, 6)
     q[:, 2] = 1
@@ -115,16 +115,16 @@ def test_persistent_exploration_repeats_one_action_for_its_duration() -> None:
         torch.ones(lanes),
         torch.zeros(lanes),
     )
-    held = explore.select_actions(q, always, none, generator)
+    held_action = explore.select_actions(q, always, none, generator)
     remaining = explore.remaining.clone()
-    assert len(held.unique()) == 6
+    assert len(held_action.unique()) == 6
     assert (remaining > 0).any()
     for t in range(1, 20):
         a = explore.select_actions(q, never, none, generator)
-        assert torch.equal(a, torch.where(t <= remaining, held, 2))
+        assert torch.equal(a, torch.where(t <= remaining, held_action, 2))
 
 
-def test_persistent_exploration_begins_at_rate_epsilon_and_lasts_as_drawn() -> None:
+def test_epsilon_z_greedy_starts_at_rate_epsilon() -> None:
     lanes = 20_000
     explore, generator = EpsilonZGreedy(lanes, CPU), torch.Generator().manual_seed(7)
     none = torch.zeros(lanes, dtype=torch.bool)
@@ -136,7 +136,7 @@ def test_persistent_exploration_begins_at_rate_epsilon_and_lasts_as_drawn() -> N
     assert longer == pytest.approx(0.3 * (1 - first), abs=0.015)
 
 
-def test_an_episodes_start_ends_persistent_exploration() -> None:
+def test_episode_start_stops_epsilon_z_greedy() -> None:
     explore, generator = EpsilonZGreedy(64, CPU), torch.Generator().manual_seed(8)
     q = torch.tensor([0.0, 1.0]).repeat(64, 1)
     explore.remaining.fill_(50)

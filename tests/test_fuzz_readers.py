@@ -1,6 +1,6 @@
-"""Every reader of demonstrations and runs, given files that were cut, altered, spliced or forged.
+"""Fuzz every reader of demonstrations and runs with truncated, altered, spliced and forged files.
 
-LOOKFURTHER_FUZZ sets how many files each reader is given; the suite tries a few.
+LOOKFURTHER_FUZZ sets the number of files for each reader; by default it is small.
 """
 
 from __future__ import annotations
@@ -37,58 +37,58 @@ from lookfurther.types import Spec
 from tests import forged
 from tests.sample_recordings import old_emulator_state, write_demo
 
-pytestmark = pytest.mark.timeout(3600)  # LOOKFURTHER_FUZZ decides how much work it is
-FILES = int(os.environ.get("LOOKFURTHER_FUZZ", "40"))
+pytestmark = pytest.mark.timeout(3600)  # LOOKFURTHER_FUZZ decides the amount of work
+NUM_FILES = int(os.environ.get("LOOKFURTHER_FUZZ", "40"))
 fuzz = settings(
-    max_examples=FILES,
+    max_examples=NUM_FILES,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-some = settings(fuzz, max_examples=max(1, FILES // 8))  # where reading begins with an emulator
+fuzz_few = settings(fuzz, max_examples=max(1, NUM_FILES // 8))  # for readers that start an emulator
 SPEC = Spec("ALE/Pong-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
 
 
 @st.composite
-def harmed(draw: st.DrawFn, data: bytes) -> bytes:
-    """data cut, with bytes changed, doubled, dropped or put in, or all of it made up."""
-    kinds = ("cut", "bytes", "bits", "number", "splice", "text", "made up")
+def damaged(draw: st.DrawFn, data: bytes) -> bytes:
+    """Data that is truncated, altered or spliced, or random data."""
+    kinds = ("cut", "bytes", "bits", "number", "splice", "text", "random")
     kind = draw(st.sampled_from(kinds))
     changed = bytearray(data)
-    if kind == "made up":
+    if kind == "random":
         return draw(st.binary(max_size=300))
     if kind == "cut":
         return data[: draw(st.integers(0, len(data) - 1))]
     for _ in range(draw(st.integers(1, 8))):
-        place = draw(st.integers(0, max(len(changed) - 1, 0)))
+        offset = draw(st.integers(0, max(len(changed) - 1, 0)))
         if kind == "bytes":
-            changed[place : place + 1] = draw(st.binary(max_size=9))
+            changed[offset : offset + 1] = draw(st.binary(max_size=9))
         elif kind == "bits" and changed:
-            changed[place] ^= 1 << draw(st.integers(0, 7))
+            changed[offset] ^= 1 << draw(st.integers(0, 7))
         elif kind == "number":
             value = draw(st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1]))
             width = draw(st.sampled_from([4, 8]))
-            changed[place : place + width] = value.to_bytes(8, "little")[:width]
+            changed[offset : offset + width] = value.to_bytes(8, "little")[:width]
         elif kind == "splice":
             other = draw(st.integers(0, len(data) - 1))
-            changed[place:place] = data[other : other + draw(st.integers(0, 200))]
+            changed[offset:offset] = data[other : other + draw(st.integers(0, 200))]
         elif kind == "text":
             words = [b"null", b"-1", b"1e999", b"[]", b"{}", b'"x"', b"9" * 30, b"true", b"../"]
-            changed[place : place + draw(st.integers(0, 9))] = draw(st.sampled_from(words))
+            changed[offset : offset + draw(st.integers(0, 9))] = draw(st.sampled_from(words))
     return bytes(changed)
 
 
-def ours_or_nothing(call: Callable[[], Any]) -> None:
-    """A reader reads, or says in one line why it does not."""
-    said = ""
+def read_or_one_line_error(call: Callable[[], Any]) -> None:
+    """A reader succeeds, or raises an error of this package with one line."""
+    message = ""
     try:
         call()
     except LookFurtherError as error:
-        said = str(error)
-    assert "\n" not in said
+        message = str(error)
+    assert "\n" not in message
 
 
-def recorded() -> dict[str, Any]:
+def sample_recording() -> dict[str, Any]:
     ram = np.arange(128, dtype=np.uint8)
     return {
         "actions": [0, 1, 2] * 20,
@@ -107,15 +107,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @fuzz
 @given(st.data())
-def test_recordings(folder: Path, data: st.DataObject) -> None:
+def test_fuzzed_recordings(folder: Path, data: st.DataObject) -> None:
     path = folder / "Pong.demo"
-    whole = write_demo(path, recorded()).read_bytes()
-    path.write_bytes(data.draw(harmed(whole)))
-    ours_or_nothing(lambda: atari_demo.load_recording(path))
+    whole = write_demo(path, sample_recording()).read_bytes()
+    path.write_bytes(data.draw(damaged(whole)))
+    read_or_one_line_error(lambda: atari_demo.load_recording(path))
 
 
-# Pieces of pickles: containers, shared things, calls of NumPy's names, sizes that are not so.
-PIECES = [
+# Parts of pickles: containers, shared objects, calls of NumPy functions, wrong sizes.
+OPCODES = [
     *(b"]", b"}", b")", b"(", b"e", b"a", b"s", b"u", b"t", b"\x85", b"\x86", b"\x87", b"R", b"b"),
     *(b"N", b"\x88", b"K\x01", b"J\xff\xff\xff\x7f", b"G\x7f\xf0\0\0\0\0\0\0", b"C\x0812345678"),
     *(b"X\x07\x00\x00\x00actions", b"X\x02\x00\x00\x00f8", b"B\xff\xff\xff\x7f"),
@@ -128,19 +128,19 @@ PIECES = [
 
 
 @fuzz
-@given(st.lists(st.sampled_from(PIECES), max_size=40), st.sampled_from([*b"]})"]))
-def test_pickles_of_any_structure(folder: Path, pieces: list[bytes], last: int) -> None:
+@given(st.lists(st.sampled_from(OPCODES), max_size=40), st.sampled_from([*b"]})"]))
+def test_pickles_of_random_opcodes(folder: Path, opcodes: list[bytes], last: int) -> None:
     path = folder / "Pong.demo"
-    path.write_bytes(b"\x80\x03]q\0" + b"".join(pieces) + b"%c." % last)
-    ours_or_nothing(lambda: atari_demo.load_recording(path))
-    path.write_bytes(b"\x80\x03]q\0" + b"".join(pieces) + b".")
-    ours_or_nothing(lambda: atari_demo.load_recording(path))
+    path.write_bytes(b"\x80\x03]q\0" + b"".join(opcodes) + b"%c." % last)
+    read_or_one_line_error(lambda: atari_demo.load_recording(path))
+    path.write_bytes(b"\x80\x03]q\0" + b"".join(opcodes) + b".")
+    read_or_one_line_error(lambda: atari_demo.load_recording(path))
 
 
 @fuzz
 @given(st.data())
-def test_action_sequences(folder: Path, data: st.DataObject) -> None:
-    """The archive harmed, or one of its arrays within a sound archive; none is ever played."""
+def test_fuzzed_action_sequences(folder: Path, data: st.DataObject) -> None:
+    """Damage the archive, or one array in a sound archive. None is played."""
     arrays = {
         "rom": "no_such_game",
         "ale_actions": np.arange(18, dtype=np.uint8),
@@ -156,34 +156,34 @@ def test_action_sequences(folder: Path, data: st.DataObject) -> None:
             member = io.BytesIO()
             np.save(member, array)
             whole = member.getvalue()
-            packed.writestr(f"{name}.npy", data.draw(harmed(whole)) if name == chosen else whole)
+            packed.writestr(f"{name}.npy", data.draw(damaged(whole)) if name == chosen else whole)
     path = folder / "one.npz"
-    path.write_bytes(file.getvalue() if chosen else data.draw(harmed(file.getvalue())))
-    ours_or_nothing(lambda: import_demos(path))
+    path.write_bytes(file.getvalue() if chosen else data.draw(damaged(file.getvalue())))
+    read_or_one_line_error(lambda: import_demos(path))
 
 
 @pytest.fixture(scope="module")
 def sets(folder: Path) -> dict[str, tuple[Path, bytes]]:
-    """A set of ours with a tape, and one of Minari's making: every file of both."""
+    """The files of a set with an input log, and of a dataset that Minari wrote."""
     import minari
     from minari.data_collector import EpisodeBuffer
 
     frames = np.arange(40, dtype=np.uint8) % 18
     planes = np.random.default_rng(0).integers(0, 4, (151, 1, 84, 84)).astype(np.uint8)
-    tape = InputLog(np.resize(frames, 600), np.array([[3, 4, 5]], np.int32))
-    episode = Episode(planes, np.zeros(150, np.int64), np.ones(150, np.float32), True, 1, tape)
+    input_log = InputLog(np.resize(frames, 600), np.array([[3, 4, 5]], np.int32))
+    episode = Episode(planes, np.zeros(150, np.int64), np.ones(150, np.float32), True, 1, input_log)
     files = {}
     path = save_episodes("fuzz/ours-v0", [episode], SPEC, "me", folder)
     env = gymnasium.make("CartPole-v1")
-    seen = np.stack([env.reset(seed=1)[0], *(env.step(0)[0] for _ in range(3))])
+    observations = np.stack([env.reset(seed=1)[0], *(env.step(0)[0] for _ in range(3))])
     ends = np.zeros(3, bool)
-    buffer = EpisodeBuffer(0, 1, None, seen, np.zeros(3, int), np.ones(3), ends, ends, {})
+    buffer = EpisodeBuffer(0, 1, None, observations, np.zeros(3, int), np.ones(3), ends, ends, {})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINARI_DATASETS_PATH", str(folder))
         minari.create_dataset_from_buffers("fuzz/theirs-v0", [buffer], env=env)
-    for name, place in (("ours", path), ("theirs", folder / "fuzz" / "theirs-v0")):
+    for name, data_root in (("ours", path), ("theirs", folder / "fuzz" / "theirs-v0")):
         for file in ("metadata.json", "main_data.hdf5"):
-            whole = place / "data" / file
+            whole = data_root / "data" / file
             files[f"{name}/{file}"] = whole, whole.read_bytes()
     return files
 
@@ -192,13 +192,13 @@ def sets(folder: Path) -> dict[str, tuple[Path, bytes]]:
 @pytest.mark.parametrize("file", ["metadata.json", "main_data.hdf5"])
 @fuzz
 @given(data=st.data())
-def test_sets(sets: dict, file: str, data: st.DataObject) -> None:
+def test_fuzzed_demo_sets(sets: dict, file: str, data: st.DataObject) -> None:
     path, whole = sets[f"ours/{file}"]
     name = str(path.parents[1])
-    path.write_bytes(data.draw(harmed(whole)))
+    path.write_bytes(data.draw(damaged(whole)))
     try:
-        ours_or_nothing(lambda: read_description(name))
-        ours_or_nothing(lambda: load_episodes(name, SPEC))
+        read_or_one_line_error(lambda: read_description(name))
+        read_or_one_line_error(lambda: load_episodes(name, SPEC))
     finally:
         path.write_bytes(whole)
 
@@ -207,11 +207,11 @@ def test_sets(sets: dict, file: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("file", ["metadata.json", "main_data.hdf5"])
 @fuzz
 @given(data=st.data())
-def test_datasets(sets: dict, file: str, data: st.DataObject) -> None:
+def test_fuzzed_minari_datasets(sets: dict, file: str, data: st.DataObject) -> None:
     path, whole = sets[f"theirs/{file}"]
-    path.write_bytes(data.draw(harmed(whole)))
+    path.write_bytes(data.draw(damaged(whole)))
     try:
-        ours_or_nothing(lambda: import_demos(path.parents[1], "CartPole-v1", force=True))
+        read_or_one_line_error(lambda: import_demos(path.parents[1], "CartPole-v1", force=True))
     finally:
         path.write_bytes(whole)
 
@@ -234,33 +234,33 @@ FIELDS = [
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @fuzz
 @given(changes=st.lists(st.tuples(st.sampled_from(FIELDS), st.sampled_from(NUMBERS)), min_size=1))
-def test_numbers_of_a_dataset(sets: dict, changes: list[tuple[tuple, Any]]) -> None:
-    """Any number where the metadata says how much there is of something."""
+def test_forged_sizes_in_minari_metadata(sets: dict, changes: list[tuple[tuple, Any]]) -> None:
+    """Replace sizes in the metadata by any value."""
     path, whole = sets["theirs/metadata.json"]
-    facts = json.loads(whole)
+    metadata = json.loads(whole)
     for (field, *keys), value in changes:
         if not keys:
-            facts[field] = value
+            metadata[field] = value
             continue
-        inner = outer = json.loads(facts[field])
+        inner = outer = json.loads(metadata[field])
         for key in keys[:-1]:
             inner = inner[key]
         if isinstance(inner, dict) or (isinstance(inner, list) and inner):
             inner[keys[-1]] = value
-        facts[field] = json.dumps(outer)
-    path.write_text(json.dumps(facts))
+        metadata[field] = json.dumps(outer)
+    path.write_text(json.dumps(metadata))
     try:
-        ours_or_nothing(lambda: import_demos(path.parents[1], "CartPole-v1", force=True))
+        read_or_one_line_error(lambda: import_demos(path.parents[1], "CartPole-v1", force=True))
     finally:
         path.write_bytes(whole)
 
 
-FORMS = [("hdf5", True), ("arrow", True), ("arrow", False), ("parquet", True), ("parquet", False)]
+FORMATS = [("hdf5", True), ("arrow", True), ("arrow", False), ("parquet", True), ("parquet", False)]
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[Path, bytes]]:
-    """Pong as Minari keeps it in each of its forms, three steps: every file of each."""
+def minari_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[Path, bytes]]:
+    """The files of a Pong dataset of three steps in each of Minari's formats."""
     import ale_py
     import minari
     from minari.data_collector import EpisodeBuffer
@@ -268,14 +268,16 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[Path, bytes
     gymnasium.register_envs(ale_py)
     root = tmp_path_factory.mktemp("kept")
     env = gymnasium.make("ALE/Pong-v5", frameskip=4, repeat_action_probability=0.0)
-    seen = np.stack([env.reset(seed=1)[0], *(env.step(0)[0] for _ in range(3))])
+    observations = np.stack([env.reset(seed=1)[0], *(env.step(0)[0] for _ in range(3))])
     ends = np.zeros(3, bool)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINARI_DATASETS_PATH", str(root))
-        for form, jpeg in FORMS:
-            buffer = EpisodeBuffer(0, 1, None, seen, np.zeros(3, int), np.zeros(3), ends, ends, {})
-            options: dict[str, Any] = {"data_format": form, "jpeg_encoding": jpeg}
-            name = f"{form}{'-jpeg' * jpeg}-v0"
+        for data_format, jpeg in FORMATS:
+            buffer = EpisodeBuffer(
+                0, 1, None, observations, np.zeros(3, int), np.zeros(3), ends, ends, {}
+            )
+            options: dict[str, Any] = {"data_format": data_format, "jpeg_encoding": jpeg}
+            name = f"{data_format}{'-jpeg' * jpeg}-v0"
             minari.create_dataset_from_buffers(name, [buffer], env=env, **options)
     return {
         folder.name: {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -285,18 +287,20 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[Path, bytes
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize(("form", "jpeg"), FORMS)
-@some
+@pytest.mark.parametrize(("data_format", "jpeg"), FORMATS)
+@fuzz_few
 @given(data=st.data())
-def test_pictures_and_tables(kept: dict, form: str, jpeg: bool, data: st.DataObject) -> None:
-    """JPEG pictures, Arrow's and Parquet's files, altered anywhere."""
+def test_fuzzed_images_and_tables(
+    minari_files: dict, data_format: str, jpeg: bool, data: st.DataObject
+) -> None:
+    """Damage JPEG images, Arrow files and Parquet files."""
     pytest.importorskip("pyarrow")
-    files = kept[f"{form}{'-jpeg' * jpeg}-v0"]
+    files = minari_files[f"{data_format}{'-jpeg' * jpeg}-v0"]
     path = data.draw(st.sampled_from(sorted(files, key=str)))
-    root = next(place for place in path.parents if place.name.endswith("-v0"))
-    path.write_bytes(data.draw(harmed(files[path])))
+    root = next(folder for folder in path.parents if folder.name.endswith("-v0"))
+    path.write_bytes(data.draw(damaged(files[path])))
     try:
-        ours_or_nothing(lambda: import_demos(root, "ALE/Pong-v5", force=True))
+        read_or_one_line_error(lambda: import_demos(root, "ALE/Pong-v5", force=True))
     finally:
         path.write_bytes(files[path])
 
@@ -310,23 +314,23 @@ values = st.sampled_from(VALUES)
 
 @st.composite
 def altered(draw: st.DrawFn, data: Any) -> Any:
-    """Plain data with one value anywhere in it replaced, dropped or added."""
+    """Plain data with one value replaced, dropped or added."""
     data = copy.deepcopy(data)
-    place, key = data, draw(st.sampled_from([*data, "new"]))
-    while isinstance(place.get(key), dict) and draw(st.integers(0, 9)):
-        place = place[key]
-        key = draw(st.sampled_from([*place, "new"]))
+    parent, key = data, draw(st.sampled_from([*data, "new"]))
+    while isinstance(parent.get(key), dict) and draw(st.integers(0, 9)):
+        parent = parent[key]
+        key = draw(st.sampled_from([*parent, "new"]))
     if draw(st.booleans()) or key == "new":
-        place[key] = draw(values)
-    elif isinstance(place[key], list) and place[key]:
-        place[key][draw(st.integers(0, len(place[key]) - 1))] = draw(values)
+        parent[key] = draw(values)
+    elif isinstance(parent[key], list) and parent[key]:
+        parent[key][draw(st.integers(0, len(parent[key]) - 1))] = draw(values)
     else:
-        del place[key]
+        del parent[key]
     return data
 
 
-def sound_facts() -> dict[str, Any]:
-    """As they are after a passage through JSON."""
+def sound_metadata() -> dict[str, Any]:
+    """Valid checkpoint metadata after a round trip through JSON."""
     config = forged.cartpole_config(
         environment__wrappers=("gymnasium.wrappers:FlattenObservation",)
     )
@@ -335,16 +339,16 @@ def sound_facts() -> dict[str, Any]:
 
 @fuzz
 @given(data=st.data())
-def test_forged_facts_of_checkpoints(folder: Path, data: st.DataObject) -> None:
-    """Hashes and all else of the checkpoint are right."""
-    path = forged.write_checkpoint(folder / "forged", sound_facts())
-    facts = data.draw(altered(sound_facts()))
-    forged.replace_metadata(path, json.dumps(facts))
-    ours_or_nothing(lambda: agent.Agent.load(path))
+def test_forged_checkpoint_metadata(folder: Path, data: st.DataObject) -> None:
+    """The hashes and all other files of the checkpoint are valid."""
+    path = forged.write_checkpoint(folder / "forged", sound_metadata())
+    metadata = data.draw(altered(sound_metadata()))
+    forged.replace_metadata(path, json.dumps(metadata))
+    read_or_one_line_error(lambda: agent.Agent.load(path))
     job = suite.SuiteJob(forged.cartpole_config(run__folder=str(folder / "forged")), "small")
-    place = folder / "forged" / "checkpoints"
-    place.unlink(missing_ok=True)
-    place.symlink_to(path.parent)
+    link = folder / "forged" / "checkpoints"
+    link.unlink(missing_ok=True)
+    link.symlink_to(path.parent)
     assert job.has_used_budget() in (True, False)
 
 
@@ -358,8 +362,10 @@ def test_forged_facts_of_checkpoints(folder: Path, data: st.DataObject) -> None:
     ],
     ids=["deep", "list", "empty", "large"],
 )
-def test_forged_facts_are_named(folder: Path, text: str, reason: str) -> None:
-    path = forged.write_checkpoint(folder / "named", sound_facts())
+def test_invalid_checkpoint_metadata_error_gives_reason(
+    folder: Path, text: str, reason: str
+) -> None:
+    path = forged.write_checkpoint(folder / "named", sound_metadata())
     forged.replace_metadata(path, text)
     with pytest.raises(LookFurtherError, match=reason) as caught:
         agent.Agent.load(path)
@@ -379,38 +385,38 @@ def test_forged_facts_are_named(folder: Path, text: str, reason: str) -> None:
         ("spec", Spec("CartPole-v1", (4, 1, 1, 1), 1, "float32", 2, 1.0)._asdict()),
     ],
 )
-def test_unusable_fact_is_named(folder: Path, name: str, value: Any) -> None:
-    path = forged.write_checkpoint(folder / "unusable", sound_facts())
-    forged.replace_metadata(path, json.dumps(sound_facts() | {name: value}))
+def test_unusable_checkpoint_field_error_names_field(folder: Path, name: str, value: Any) -> None:
+    path = forged.write_checkpoint(folder / "unusable", sound_metadata())
+    forged.replace_metadata(path, json.dumps(sound_metadata() | {name: value}))
     with pytest.raises(LookFurtherError, match=f"facts.json has an unusable {name}: "):
         agent.Agent.load(path)
 
 
 @pytest.mark.parametrize("plane", [[2**30], [1, 2**15, 2**15]])
 def test_huge_spec_takes_no_memory(folder: Path, plane: list[int]) -> None:
-    """Its network would have 2 TB: the weights in the checkpoint show that it is not theirs."""
-    path = forged.write_checkpoint(folder / "huge", sound_facts())
-    spec = sound_facts()["spec"] | {"plane": plane}
-    forged.replace_metadata(path, json.dumps(sound_facts() | {"spec": spec}))
+    """Its network would have 2 TB; the weights in the checkpoint do not fit it."""
+    path = forged.write_checkpoint(folder / "huge", sound_metadata())
+    spec = sound_metadata()["spec"] | {"plane": plane}
+    forged.replace_metadata(path, json.dumps(sound_metadata() | {"spec": spec}))
     with pytest.raises(LookFurtherError, match="the weights do not fit this network: "):
         agent.Agent.load(path)
 
 
-def drawn(run: runs.RunData) -> None:
-    """What a report makes of a run's metrics, without drawing it."""
+def compute_report(run: runs.RunData) -> None:
+    """Compute the tables and curves of a report without drawing it."""
     group = runs.group_runs([run])
     tables.runs_table(group)
     for key in ("return_low_epsilon", "minutes", "loss_td"):
-        found = compute_confidence_band(extract_curves([run], "step", key))
-        assert found is None or np.isfinite(found.mean).all()
+        band = compute_confidence_band(extract_curves([run], "step", key))
+        assert band is None or np.isfinite(band.mean).all()
         metric_series(run.rows, key)
 
 
-def shown(path: Path) -> None:
-    """What every reader of a run folder makes of its metrics."""
+def read_run(path: Path) -> None:
+    """Read the metrics of a run folder with every reader."""
     run = runs.load_run(path)
     if run.rows:
-        drawn(run)
+        compute_report(run)
     metrics_at_step(path, 100)
     job = suite.SuiteJob(forged.cartpole_config(run__folder=str(path), run__minutes=5.0), "small")
     job.read_newest_row()
@@ -422,11 +428,11 @@ def shown(path: Path) -> None:
 def run(folder: Path) -> Path:
     """A sound run with an evaluation."""
     path = forged.write_run(folder / "run", forged.cartpole_config())
-    trace = ReturnCurve.from_rewards(np.ones(3))
-    played = Evaluation(
-        EvaluationConditions("CartPole-v1"), np.ones(2), np.ones(2, int), {"agent": trace}
+    curve = ReturnCurve.from_rewards(np.ones(3))
+    evaluation = Evaluation(
+        EvaluationConditions("CartPole-v1"), np.ones(2), np.ones(2, int), {"agent": curve}
     )
-    results.write_evaluation(path, played)
+    results.write_evaluation(path, evaluation)
     (path / "versions.json").write_text(json.dumps({"commit": "abc"}))
     return path
 
@@ -444,24 +450,26 @@ RUN_FILES = [
 @pytest.mark.parametrize("file", RUN_FILES)
 @fuzz
 @given(data=st.data())
-def test_files_of_runs(run: Path, file: str, data: st.DataObject) -> None:
-    """Cut, altered or spliced anywhere; JSON also forged value by value, or nested without end."""
+def test_fuzzed_run_files(run: Path, file: str, data: st.DataObject) -> None:
+    """Truncated, altered or spliced; JSON also with forged values or deep nesting."""
     path = run / file
     whole = path.read_bytes()
     if file.endswith("csv") or data.draw(st.booleans()):
-        path.write_bytes(data.draw(harmed(whole)))
+        path.write_bytes(data.draw(damaged(whole)))
     else:
-        told = json.loads(whole)
-        path.write_text(data.draw(st.sampled_from([json.dumps(data.draw(altered(told))), DEEP])))
+        content = json.loads(whole)
+        path.write_text(data.draw(st.sampled_from([json.dumps(data.draw(altered(content))), DEEP])))
     try:
-        ours_or_nothing(lambda: shown(run))
-        ours_or_nothing(lambda: [e.summary() for e in results.read_evaluations(run).values()])
+        read_or_one_line_error(lambda: read_run(run))
+        read_or_one_line_error(
+            lambda: [e.summary() for e in results.read_evaluations(run).values()]
+        )
     finally:
         path.write_bytes(whole)
 
 
-def test_rows_that_no_run_writes_are_left_out_and_others_shown(folder: Path) -> None:
-    """A metrics file of lines nested 100,000 deep, of wrong types, NaN and absurd numbers."""
+def test_invalid_metrics_rows_are_skipped(folder: Path) -> None:
+    """A metrics file with deep nesting, wrong types, NaN and absurd numbers."""
     path = forged.write_run(folder / "rows", forged.cartpole_config())
     lines = [DEEP, "[]", "null", '{"step": -5}', '{"step": true}', '{"step": 1e9}', '{"step": "1"}']
     odd = ["NaN", "Infinity", "1e308", "-1e308", "1" * 4000, '"x"', "[[]]", "{}", "true", "null"]
@@ -470,7 +478,7 @@ def test_rows_that_no_run_writes_are_left_out_and_others_shown(folder: Path) -> 
     rows = metrics.read_metrics(path / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(len(odd)))
     assert {metrics.get_metric(row, "minutes") for row in rows} == {None}
-    shown(path)
+    read_run(path)
     (path / "metrics.jsonl").write_text("\n".join([*lines, json.dumps(forged.METRICS_ROW)]))
-    shown(path)
+    read_run(path)
     assert metrics_at_step(path, 100) == forged.METRICS_ROW

@@ -1,7 +1,6 @@
-"""The GPU kernels by Triton's interpreter: the same values, gradients, steps and draws as torch's,
-and nothing read or written outside their tensors.
+"""GPU kernels under Triton's interpreter: same results as torch, no access outside their tensors.
 
-On a GPU `benchmarks.gpu` holds them against the CPU and against updates without them.
+On a GPU, `benchmarks.gpu` compares them with the CPU and with updates that do not use them.
 """
 
 from __future__ import annotations
@@ -21,39 +20,37 @@ pytest.importorskip("triton", reason="triton is not installed: its interpreter c
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)  # a minute of work, many of them on a machine with other work to do
+@pytest.mark.timeout(3600)  # a minute each on an idle machine, much longer under load
 @pytest.mark.parametrize(
-    "name",
+    "check",
     [
-        "standard",
-        "deeper",
+        "standard_network",
+        "deeper_network",
         "heads",
         "compiled",
-        "sums",
-        "steps",
-        "draws",
+        "reduction",
+        "adam_steps",
+        "sampling",
         "batches",
         "updates",
-        "outside",
+        "bounds_checking",
     ],
 )
-def test_kernels_give_what_torch_gives(name: str) -> None:
-    """In a process of its own: Triton decides at import whether it interprets."""
-    surroundings = os.environ | {"TRITON_INTERPRET": "1"}
+def test_interpreted_kernels_equal_torch(check: str) -> None:
+    """In a subprocess: Triton decides at import whether it interprets."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.triton_interpreter_checks", name],
-        env=surroundings,
+        [sys.executable, "-m", "tests.triton_interpreter_checks", check],
+        env=os.environ | {"TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
 
 
-def test_kernels_are_for_gpus_alone() -> None:
+def test_conv_kernels_are_not_supported_on_cpu() -> None:
     from lookfurther.gpu import conv
 
-    network = make_network_builder(NetworkConfig(name="dueling"))(
-        Spec("x", (1, 84, 84), 4, "uint8", 18, 255.0)
-    )
+    spec = Spec("x", (1, 84, 84), 4, "uint8", 18, 255.0)
+    network = make_network_builder(NetworkConfig(name="dueling"))(spec)
     assert not conv.is_supported(network, torch.bfloat16)
     assert conv.conv_widths(network) in conv.BLOCK_CONFIGS  # type: ignore[arg-type]

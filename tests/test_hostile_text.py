@@ -1,4 +1,4 @@
-"""Names from files, with tags, YAML, terminal commands and great length: shown, never obeyed."""
+"""Hostile names in files (tags, YAML, terminal escapes, long text) are printed as plain text."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ IDS = ["escape", "tags", "yaml", "maths", "markdown", "markup", "reversed", "lon
 hostile = pytest.mark.parametrize("name", HOSTILE, ids=IDS)
 
 
-def safe(text: str) -> bool:
-    """Whether a terminal shows all of a text and obeys none of it."""
+def is_safe(text: str) -> bool:
+    """Whether a text has no terminal escapes."""
     return all(line.isprintable() for line in text.split("\n"))
 
 
-# The function
+# make_printable
 
 
 @hostile
-def test_printable_text_is_one_line_without_commands(name: str) -> None:
-    shown = make_printable(name)
-    assert shown.isprintable()
+def test_printable_text_is_one_line_without_escapes(name: str) -> None:
+    printed = make_printable(name)
+    assert printed.isprintable()
     assert len(make_printable("n" * 10**7)) == 80
-    assert make_printable(shown, 10**6) == shown
+    assert make_printable(printed, 10**6) == printed
 
 
-def test_printable_leaves_ordinary_text_as_it_is() -> None:
+def test_ordinary_text_is_printed_unchanged() -> None:
     for text in ("ALE/Pong-v5", "Montezuma's Revenge, ε 0.01 · 日本語", ""):
         assert make_printable(text) == text
     assert make_printable("two\nlines") == "two lines"
@@ -75,34 +75,35 @@ def test_command_line_error_is_one_safe_line(
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({name: 1}))
     assert main(["report", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert safe(said)
-    assert said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert is_safe(error)
+    assert error.count("\n") == 1
 
 
 @hostile
-def test_demonstrations_are_shown_safely(
+def test_demos_show_and_verify_print_safely(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planes = np.zeros((2, 4), np.float32)
     audit = Audit(False, 1.0, None, 0, 0, name)
     episode = Episode(planes, np.array([0]), np.ones(1, np.float32), True, 1, audit=audit)
-    place = storage.save_episodes("theirs-v0", [episode], CARTPOLE, name, root=tmp_path)
-    metadata = place / "data" / "metadata.json"
-    said = json.loads(metadata.read_text())
-    ours = json.loads(said["lookfurther"])
-    ours["origin"] |= {"library": name, "wrappers": [name], "meanings": [name, "2"]}
-    metadata.write_text(json.dumps(said | {"lookfurther": json.dumps(ours)}))
-    assert main(["demos", "show", str(place)]) == 0
-    shown = capsys.readouterr().out
-    assert safe(shown)
-    assert len(shown) < 5000
-    assert main(["demos", "verify", str(place)]) != 0
-    assert safe(capsys.readouterr().err)
+    folder = storage.save_episodes("theirs-v0", [episode], CARTPOLE, name, root=tmp_path)
+    metadata_path = folder / "data" / "metadata.json"
+    metadata = json.loads(metadata_path.read_text())
+    description = json.loads(metadata["lookfurther"])
+    description["origin"] |= {"library": name, "wrappers": [name], "meanings": [name, "2"]}
+    metadata["lookfurther"] = json.dumps(description)
+    metadata_path.write_text(json.dumps(metadata))
+    assert main(["demos", "show", str(folder)]) == 0
+    output = capsys.readouterr().out
+    assert is_safe(output)
+    assert len(output) < 5000
+    assert main(["demos", "verify", str(folder)]) != 0
+    assert is_safe(capsys.readouterr().err)
 
 
 @hostile
-def test_panel_and_notes_are_safe(name: str) -> None:
+def test_progress_panel_and_messages_are_safe(name: str) -> None:
     from rich.console import Console
 
     out = io.StringIO()
@@ -110,24 +111,24 @@ def test_panel_and_notes_are_safe(name: str) -> None:
     progress = ProgressDisplay(100, title=name, console=console)
     progress.print_message(name)
     console.print(progress.render_panel())
-    assert safe(out.getvalue())
+    assert is_safe(out.getvalue())
     if name == MARKUP:
         assert out.getvalue().count(MARKUP) == 2
 
 
 @hostile
-def test_table_of_a_suite_is_safe(name: str) -> None:
+def test_suite_table_is_safe(name: str) -> None:
     from rich.console import Console
 
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=300, color_system=None)
     job = SuiteJob(cartpole_config(env=name, preset=name), "small", failure=name)
     console.print(StatusBoard([job], console, None).render_table(job))
-    assert safe(out.getvalue())
+    assert is_safe(out.getvalue())
     assert format_row(job)[0] == make_printable(name)
 
 
-# Pages
+# Report and model card
 
 
 @pytest.mark.filterwarnings("ignore:constrained_layout not applied")  # eight long names in a row
@@ -137,17 +138,17 @@ def test_report_escapes_and_shortens_names(tmp_path: Path) -> None:
         (run / "versions.json").write_text(json.dumps({"commit": name}))
     assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "page")]) == 0
     page = (tmp_path / "page" / "index.html").read_text()
-    assert escape(TAGS) in page  # it is there, as text
+    assert escape(TAGS) in page  # as text
     assert "<script" not in page
     assert "<img" not in page
     assert "\x1b" not in page
     assert "n" * 500 not in page
-    assert "mathdefault" not in page  # of matplotlib's own mathematics
+    assert "mathdefault" not in page  # matplotlib would have parsed it as mathematics
     assert f"{METRICS_ROW['return_low_epsilon']:.2f}" in page
 
 
 @hostile
-def test_card_is_sound_yaml_and_inert_markdown(name: str, tmp_path: Path) -> None:
+def test_model_card_is_valid_yaml_and_inert_markdown(name: str, tmp_path: Path) -> None:
     spec = CARTPOLE._replace(env=name.replace(":", ";"))._asdict()
     config = cartpole_config(preset=name)
     run = write_run(tmp_path / "run", config, spec=spec)
@@ -157,7 +158,7 @@ def test_card_is_sound_yaml_and_inert_markdown(name: str, tmp_path: Path) -> Non
     *_, tag = header.strip().split("\n")
     assert json.loads(tag.removeprefix("- ")) == make_printable(spec["env"])
     assert header.count("\n") == 6
-    assert safe(body)
+    assert is_safe(body)
     assert "n" * 500 not in body
     unescaped = re.sub(r"\\.|`[^`]*`", "", body)
     for mark in ("<script", "<img", "![", "](java"):
@@ -169,7 +170,7 @@ def test_card_is_sound_yaml_and_inert_markdown(name: str, tmp_path: Path) -> Non
 # Settings
 
 
-def test_text_of_any_length_is_refused_by_the_configuration() -> None:
+def test_config_rejects_very_long_text() -> None:
     for field in ("env", "preset"):
         data = dataclasses.asdict(cartpole_config()) | {field: "n" * 10**7}
         with pytest.raises(ConfigError, match=f"{field} must have at most 4,096 characters"):
@@ -177,7 +178,7 @@ def test_text_of_any_length_is_refused_by_the_configuration() -> None:
     assert from_json(to_json(cartpole_config(env="n" * 4096))).env == "n" * 4096
 
 
-def test_film_shows_names_in_one_line() -> None:
+def test_video_shows_names_in_one_line() -> None:
     from lookfurther.envs.naming import short_env_title
     from lookfurther.video.draw import TEXT_COLOUR, ScaledCanvas
 

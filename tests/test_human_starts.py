@@ -226,6 +226,6 @@ def test_minimal_actions_map_to_their_meanings() -> None:
 def test_unrestorable_game_raises() -> None:
     check_restorable("ALE/Pong-v5", REPEAT)
     with pytest.raises(
-        EnvironmentFault, match=r"^ALE/Qbert-v5 cannot be taken up .* no-op starts$"
+        EnvironmentFault, match=r"^ALE/Qbert-v5 cannot restore a state .* no-op starts$"
     ):
         check_restorable("ALE/Qbert-v5", REPEAT)

@@ -1,4 +1,4 @@
-"""Recordings from elsewhere: repaired, replayed, audited; hostile ones run nothing (F10, F11)."""
+"""Importers: recordings are repaired, replayed and audited; hostile files run nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def only_episode(imported: ImportedDemos) -> Episode:
 
 
 def assert_verified(imported: ImportedDemos, score: float) -> Episode:
-    """The one episode, whose audit and whose replay both say that it is right."""
+    """Return the only episode after checking its audit and replaying it."""
     episode = only_episode(imported)
     assert episode.audit is not None
     assert (episode.audit.verified, episode.audit.mismatch) == (True, "")
@@ -68,7 +68,7 @@ def assert_verified(imported: ImportedDemos, score: float) -> Episode:
 
 
 @pytest.fixture(scope="module")
-def plain() -> dict[str, Any]:
+def recording_data() -> dict[str, Any]:
     data = asterix_recording()
     assert sum(data["rewards"]) > 0
     return data
@@ -83,8 +83,8 @@ def plain() -> dict[str, Any]:
     ],
     ids=["none", "first", "every"],
 )
-def test_ram_is_repaired_as_often_as_it_takes(tmp_path: Path, writes: list, frames: set) -> None:
-    """What the recording emulator had otherwise is written at the least number of checkpoints."""
+def test_ram_repair_uses_fewest_checkpoints(tmp_path: Path, writes: list, frames: set) -> None:
+    """RAM bytes that differ at power-on are written at as few checkpoints as possible."""
     data = asterix_recording(*writes)
     path = write_demo(tmp_path / "Asterix3.demo", data)
     episode = assert_verified(import_demos(path), sum(data["rewards"]))
@@ -99,17 +99,17 @@ def test_ram_is_repaired_as_often_as_it_takes(tmp_path: Path, writes: list, fram
     assert episode.audit.checks == checks
 
 
-def test_rewards_may_be_listed_a_frame_late(tmp_path: Path, plain: dict) -> None:
-    late = plain | {"rewards": [0.0, *plain["rewards"]]}
+def test_rewards_one_frame_late_are_accepted(tmp_path: Path, recording_data: dict) -> None:
+    late = recording_data | {"rewards": [0.0, *recording_data["rewards"]]}
     assert_verified(
-        import_demos(write_demo(tmp_path / "Asterix.demo", late)), sum(plain["rewards"])
+        import_demos(write_demo(tmp_path / "Asterix.demo", late)), sum(recording_data["rewards"])
     )
-    later = plain | {"rewards": [0.0, 0.0, *plain["rewards"][:-1]]}
+    later = recording_data | {"rewards": [0.0, 0.0, *recording_data["rewards"][:-1]]}
     with pytest.raises(DemonstrationError, match="does not replay as recorded: the reward of fr"):
         import_demos(write_demo(tmp_path / "Asterix.demo", later))
 
 
-def test_without_rewards_the_checkpoints_are_compared(tmp_path: Path) -> None:
+def test_demo_without_rewards_compares_checkpoints(tmp_path: Path) -> None:
     data = asterix_recording(FIRST_WRITE)
     score = sum(data.pop("rewards"))
     episode = assert_verified(import_demos(write_demo(tmp_path / "Asterix.demo", data)), score)
@@ -121,22 +121,22 @@ def test_without_rewards_the_checkpoints_are_compared(tmp_path: Path) -> None:
         import_demos(write_demo(tmp_path / "Asterix.demo", data))
 
 
-def test_a_changed_action_is_not_repaired_away(tmp_path: Path) -> None:
-    """Its rewards are those recorded, and RAM writes at the next checkpoint would hide it."""
+def test_altered_action_is_not_hidden_by_repair(tmp_path: Path) -> None:
+    """The rewards still match, and RAM writes at the next checkpoint would hide the change."""
     data = asterix_recording(FIRST_WRITE)
     data["actions"][110] = (data["actions"][110] + 3) % len(OWN_ACTIONS)
     path = write_demo(tmp_path / "Asterix.demo", data)
-    with pytest.raises(DemonstrationError, match="RAM byte 41 differs after 200 frames; force"):
+    with pytest.raises(DemonstrationError, match="RAM byte 41 differs after 200 frames; --force"):
         import_demos(path)
     audit = only_episode(import_demos(path, force=True)).audit
     assert audit is not None
     assert (audit.verified, audit.replayed, audit.checks) == (False, sum(data["rewards"]), {})
 
 
-def test_a_mismatch_is_refused_and_when_forced_marked(tmp_path: Path, plain: dict) -> None:
-    other = plain | {"rewards": [*plain["rewards"][:-1], 7.0]}
+def test_demo_mismatch_rejected_or_marked_when_forced(tmp_path: Path, recording_data: dict) -> None:
+    other = recording_data | {"rewards": [*recording_data["rewards"][:-1], 7.0]}
     path = write_demo(tmp_path / "Asterix.demo", other)
-    with pytest.raises(DemonstrationError, match="reward of frame 319 is 0, recorded 7; force"):
+    with pytest.raises(DemonstrationError, match="reward of frame 319 is 0, recorded 7; --force"):
         import_demos(path)
     episode = only_episode(import_demos(path, force=True))
     assert episode.audit is not None
@@ -145,21 +145,23 @@ def test_a_mismatch_is_refused_and_when_forced_marked(tmp_path: Path, plain: dic
     assert episode.audit.recorded == episode.score + 7
 
 
-def test_the_game_is_the_files_name_or_said(tmp_path: Path, plain: dict) -> None:
-    path = write_demo(tmp_path / "mine.demo", plain)
-    with pytest.raises(DemonstrationError, match=r"mine\.demo does not say its game: name it with"):
+def test_demo_game_from_filename_or_env(tmp_path: Path, recording_data: dict) -> None:
+    path = write_demo(tmp_path / "mine.demo", recording_data)
+    with pytest.raises(DemonstrationError, match=r"mine\.demo does not name its game: give --env"):
         import_demos(path)
-    assert_verified(import_demos(path, GAME), sum(plain["rewards"]))
-    with pytest.raises(DemonstrationError, match=r"ALE/Freeway-v5 has only 3 actions of its own"):
+    assert_verified(import_demos(path, GAME), sum(recording_data["rewards"]))
+    with pytest.raises(
+        DemonstrationError, match=r"action set of ALE/Freeway-v5 has only 3 actions"
+    ):
         import_demos(path, "ALE/Freeway-v5")
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"actions": []}, "no actions"),
         ({"actions": [-1]}, "below 0"),
-        ({"actions": ["up"]}, "'up' is not a whole number"),
+        ({"actions": ["up"]}, "'up' is not an integer"),
         ({"actions": [2**40]}, "its pickle holds LONG1"),
         ({"rewards": [0.0]}, "1 rewards for 320 actions"),
         ({"rewards": [float("nan")] * NUM_FRAMES}, "nan is not a finite number"),
@@ -170,13 +172,13 @@ def test_the_game_is_the_files_name_or_said(tmp_path: Path, plain: dict) -> None
         ({"checkpoints": [1, 2, 3]}, "no attribute"),
     ],
 )
-def test_a_recording_that_does_not_hold_together_is_refused(tmp_path, plain, change, words) -> None:
-    with pytest.raises(DemonstrationError, match=f"is no readable recording: .*{words}"):
-        import_demos(write_demo(tmp_path / "Asterix.demo", plain | change))
+def test_inconsistent_demo_is_rejected(tmp_path, recording_data, change, message) -> None:
+    with pytest.raises(DemonstrationError, match=f"is not a readable recording: .*{message}"):
+        import_demos(write_demo(tmp_path / "Asterix.demo", recording_data | change))
 
 
 class RunsOnUnpickle:
-    """Runs something when it is unpickled."""
+    """Calls a function when it is unpickled."""
 
     def __init__(self, call: Callable, *arguments: Any) -> None:
         self.call = call, arguments
@@ -192,46 +194,53 @@ LONG_BOMB = b"\x80\x03\x8b\xff\xff\xff\x7f" + b"\xff" * 100 + b"."
 @pytest.mark.parametrize(
     "hostile",
     [
-        lambda ran: pickle.dumps(RunsOnUnpickle(Path.touch, Path(ran))),
-        lambda ran: pickle.dumps(
-            {"actions": RunsOnUnpickle(os.system, f"touch {ran}")}, protocol=2
+        lambda marker: pickle.dumps(RunsOnUnpickle(Path.touch, Path(marker))),
+        lambda marker: pickle.dumps(
+            {"actions": RunsOnUnpickle(os.system, f"touch {marker}")}, protocol=2
         ),
-        lambda ran: pickle.dumps(
-            {"actions": RunsOnUnpickle(eval, f"open({ran!r}, 'w')")}, protocol=3
+        lambda marker: pickle.dumps(
+            {"actions": RunsOnUnpickle(eval, f"open({marker!r}, 'w')")}, protocol=3
         ),
-        lambda ran: b"cnumpy\nfromfile\n(X\x04\x00\x00\x00/etctR.",
-        lambda ran: b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nJ\xff\xff\xff\x7ftR.",
-        lambda ran: MEMO_BOMB,
-        lambda ran: LONG_BOMB,
-        lambda ran: b"\x80\x03X\xff\xff\xff\x7fa.",
-        lambda ran: b"(" * 100_000,
-        lambda ran: pickle.dumps(
-            {"actions": np.array([RunsOnUnpickle(os.system, f"touch {ran}")])}
+        lambda marker: b"cnumpy\nfromfile\n(X\x04\x00\x00\x00/etctR.",
+        lambda marker: (
+            b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nJ\xff\xff\xff\x7ftR."
         ),
-        lambda ran: b"",
-        lambda ran: b"not a pickle",
+        lambda marker: MEMO_BOMB,
+        lambda marker: LONG_BOMB,
+        lambda marker: b"\x80\x03X\xff\xff\xff\x7fa.",
+        lambda marker: b"(" * 100_000,
+        lambda marker: pickle.dumps(
+            {"actions": np.array([RunsOnUnpickle(os.system, f"touch {marker}")])}
+        ),
+        lambda marker: b"",
+        lambda marker: b"not a pickle",
     ],
 )
-def test_a_hostile_pickle_runs_nothing_and_takes_nothing(tmp_path: Path, hostile: Any) -> None:
-    ran, path = tmp_path / "ran", tmp_path / "Pong.demo"
-    path.write_bytes(hostile(str(ran)))
+def test_hostile_pickle_runs_nothing_and_allocates_little(tmp_path: Path, hostile: Any) -> None:
+    marker, path = tmp_path / "marker", tmp_path / "Pong.demo"
+    path.write_bytes(hostile(str(marker)))
     tracemalloc.start()
-    with pytest.raises(DemonstrationError, match="is no readable recording") as caught:
+    with pytest.raises(DemonstrationError, match="is not a readable recording") as caught:
         atari_demo.load_recording(path)
     assert tracemalloc.get_traced_memory()[1] < 20e6
     tracemalloc.stop()
-    assert not ran.exists()
+    assert not marker.exists()
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_cannot_tamper_with_the_reader(tmp_path: Path, plain: dict) -> None:
-    """A pickle may set attributes of the classes it is given: those are its own."""
+def test_pickle_cannot_modify_the_reader(tmp_path: Path, recording_data: dict) -> None:
+    """A pickle may set attributes only on stand-ins of the classes it names."""
     tamper = b"\x80\x02cnumpy\nndarray\nN}X\x0c\x00\x00\x00__setstate__K\x01s\x86b."
     (tmp_path / "bad.demo").write_bytes(tamper)
     with pytest.raises(DemonstrationError):
         atari_demo.load_recording(tmp_path / "bad.demo")
     assert (
-        len(atari_demo.load_recording(write_demo(tmp_path / "good.demo", plain)).ram_by_frame) == 3
+        len(
+            atari_demo.load_recording(
+                write_demo(tmp_path / "good.demo", recording_data)
+            ).ram_by_frame
+        )
+        == 3
     )
 
 
@@ -239,13 +248,13 @@ def test_a_file_cannot_tamper_with_the_reader(tmp_path: Path, plain: dict) -> No
 
 
 @pytest.fixture(scope="module")
-def episode(plain: dict, tmp_path_factory: pytest.TempPathFactory) -> Episode:
+def episode(recording_data: dict, tmp_path_factory: pytest.TempPathFactory) -> Episode:
     path = tmp_path_factory.mktemp("demo") / "Asterix.demo"
     return only_episode(import_demos(write_demo(path, asterix_recording(FIRST_WRITE))))
 
 
 def sequence_arrays(episode: Episode, **changes: Any) -> dict[str, Any]:
-    """An action sequence as a person would write it."""
+    """The arrays of an action sequence as written by hand."""
     assert episode.input_log is not None
     arrays = {
         "rom": "asterix",
@@ -255,7 +264,7 @@ def sequence_arrays(episode: Episode, **changes: Any) -> dict[str, Any]:
         "patch_frame": int(episode.input_log.ram_writes[0, 0]),
     }
     arrays |= changes
-    return {name: x for name, x in arrays.items() if x is not None}
+    return {name: array for name, array in arrays.items() if array is not None}
 
 
 def write_npz(path: Path, arrays: dict[str, Any]) -> Path:
@@ -263,7 +272,7 @@ def write_npz(path: Path, arrays: dict[str, Any]) -> Path:
     return path
 
 
-def test_an_action_sequence_is_replayed(tmp_path: Path, episode: Episode) -> None:
+def test_action_sequence_is_replayed(tmp_path: Path, episode: Episode) -> None:
     found = assert_verified(
         import_demos(write_npz(tmp_path / "one.npz", sequence_arrays(episode))), episode.score
     )
@@ -273,17 +282,17 @@ def test_an_action_sequence_is_replayed(tmp_path: Path, episode: Episode) -> Non
     assert found.audit.checks == {"score": 1}
 
 
-def test_actions_of_a_sequence_may_be_any_whole_numbers(tmp_path: Path, episode: Episode) -> None:
+def test_sequence_actions_accept_any_integer_dtype(tmp_path: Path, episode: Episode) -> None:
     assert episode.input_log is not None
     for kind in (np.int64, np.int8, np.uint16):
         wide = sequence_arrays(episode, ale_actions=episode.input_log.frame_actions.astype(kind))
         assert_verified(import_demos(write_npz(tmp_path / "one.npz", wide)), episode.score)
     below = sequence_arrays(episode, ale_actions=np.full(9, -1), ram_patch=None)
-    with pytest.raises(DemonstrationError, match=r"must be actions of 0 \.\.\. 17"):
+    with pytest.raises(DemonstrationError, match=r"its actions must be 0 \.\.\. 17"):
         import_demos(write_npz(tmp_path / "one.npz", below))
 
 
-def test_what_is_exported_is_imported(tmp_path: Path, episode: Episode) -> None:
+def test_written_sequence_reads_back_equal(tmp_path: Path, episode: Episode) -> None:
     action_sequence.write_action_sequence(tmp_path / "one.npz", episode, GAME)
     found = assert_verified(import_demos(tmp_path / "one.npz"), episode.score)
     assert found.planes.tobytes() == episode.planes.tobytes()
@@ -292,7 +301,7 @@ def test_what_is_exported_is_imported(tmp_path: Path, episode: Episode) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["one.npz"]
 
 
-def test_rewards_and_score_of_a_sequence_must_be_right(tmp_path: Path, episode: Episode) -> None:
+def test_sequence_rewards_and_score_must_match(tmp_path: Path, episode: Episode) -> None:
     assert episode.input_log is not None
     rewards = np.zeros(NUM_FRAMES, np.int32)
     episode_from_log(
@@ -315,10 +324,10 @@ def test_rewards_and_score_of_a_sequence_must_be_right(tmp_path: Path, episode: 
     assert (audit.verified, audit.recorded, audit.replayed) == (False, 99, episode.score)
 
 
-def test_a_sequence_that_outlasts_its_game_is_refused(tmp_path: Path, episode: Episode) -> None:
+def test_sequence_longer_than_game_is_rejected(tmp_path: Path, episode: Episode) -> None:
     long = np.full(9000, 1, np.uint8)
     path = write_npz(tmp_path / "one.npz", sequence_arrays(episode, ale_actions=long, score=0))
-    with pytest.raises(DemonstrationError, match=r"the game is over at frame \d+ of 9000; force"):
+    with pytest.raises(DemonstrationError, match=r"the game is over at frame \d+ of 9000; --force"):
         import_demos(path)
     forced = only_episode(import_demos(path, force=True))
     assert forced.terminal
@@ -326,33 +335,33 @@ def test_a_sequence_that_outlasts_its_game_is_refused(tmp_path: Path, episode: E
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"rom": "ponk"}, "ale-py has no game 'ponk'"),
         ({"rom": None}, "it holds no rom"),
         ({"score": None}, "it holds no score"),
         ({"ale_actions": np.zeros(0, np.uint8)}, "no actions"),
-        ({"ale_actions": np.full(9, 18, np.uint8)}, r"actions of 0 \.\.\. 17"),
-        ({"ale_actions": np.zeros(9)}, "not whole numbers"),
+        ({"ale_actions": np.full(9, 18, np.uint8)}, r"actions must be 0 \.\.\. 17"),
+        ({"ale_actions": np.zeros(9)}, "not integers"),
         ({"ram_patch": np.array([[200, 1]])}, "outside its frames or the RAM"),
         ({"patch_frame": 10**6}, "outside its frames or the RAM"),
         ({"patch_frame": np.zeros(2)}, "patch_frame must be one value"),
         ({"ram_writes": np.zeros((2, 2), int)}, "rows of frame, address, value"),
         ({"rewards": np.zeros(3)}, r"rewards of shape \(3,\) for 320 actions"),
         ({"rewards": np.full(NUM_FRAMES, np.nan)}, "rewards of shape"),
-        ({"extra": 1}, "it holds 'extra.npy'"),
+        ({"extra": 1}, "unknown array 'extra.npy'"),
         ({"score": np.array([object()])}, "an array of object"),
     ],
 )
-def test_a_sequence_that_cannot_be_is_refused(tmp_path, episode, changes, words) -> None:
+def test_invalid_sequence_is_rejected(tmp_path, episode, changes, message) -> None:
     path = write_npz(tmp_path / "one.npz", sequence_arrays(episode, **changes))
-    with pytest.raises(DemonstrationError, match=words) as caught:
+    with pytest.raises(DemonstrationError, match=message) as caught:
         import_demos(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_sequence_of_another_game_is_refused(tmp_path: Path, episode: Episode) -> None:
+def test_sequence_of_other_game_is_rejected(tmp_path: Path, episode: Episode) -> None:
     with pytest.raises(DemonstrationError, match="is of asterix, not of ALE/Pong-v5"):
         import_demos(write_npz(tmp_path / "one.npz", sequence_arrays(episode)), "ALE/Pong-v5")
 
@@ -365,31 +374,31 @@ def npy_bytes(shape: tuple[int, ...], data: bytes, descr: str = "|u1") -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "words"),
+    ("name", "data", "message"),
     [
-        ("ale_actions.npy", npy_bytes((10**12,), b"\0"), "1 numbers for the shape"),
+        ("ale_actions.npy", npy_bytes((10**12,), b"\0"), "1 values for the shape"),
         ("ale_actions.npy", npy_bytes((1,), pickle.dumps(1), "|O"), "an array of object"),
         ("ale_actions.npy", npy_bytes((2**25,), bytes(2**25)), "more than 33554432 bytes"),
-        ("../ale_actions.npy", npy_bytes((1,), b"\0"), r"it holds '\.\./ale_actions\.npy'"),
+        ("../ale_actions.npy", npy_bytes((1,), b"\0"), r"unknown array '\.\./ale_actions\.npy'"),
         ("ale_actions.npy", b"", "EOF|magic"),
         ("ale_actions.npy", b"\x93NUMPY\x01\x00\x04\x00(((((", "EOF|header"),
     ],
 )
-def test_a_hostile_archive_is_refused_unread(tmp_path, episode, name, data, words) -> None:
+def test_hostile_npz_is_rejected_with_little_memory(tmp_path, episode, name, data, message) -> None:
     path = write_npz(tmp_path / "one.npz", sequence_arrays(episode, ale_actions=None))
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr(name, data)
     tracemalloc.start()
-    with pytest.raises(DemonstrationError, match=words):
+    with pytest.raises(DemonstrationError, match=message):
         import_demos(path)
     assert tracemalloc.get_traced_memory()[1] < 20e6
     tracemalloc.stop()
 
 
-def test_what_no_reader_knows_is_refused(tmp_path: Path) -> None:
+def test_unknown_file_type_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("up, up, down")
     with pytest.raises(
-        DemonstrationError, match=r"is none of \.demo, \.npz, \.hdf5 nor the folder"
+        DemonstrationError, match=r"must be a \.demo, \.npz, \.hdf5 file or the folder"
     ):
         import_demos(tmp_path / "notes.txt")
     with pytest.raises(DemonstrationError, match="there is no file"):
@@ -398,7 +407,7 @@ def test_what_no_reader_knows_is_refused(tmp_path: Path) -> None:
         import_demos(tmp_path)
 
 
-# Minari datasets of others
+# Minari datasets from other tools
 
 SEED, STEPS = 7, 60
 
@@ -412,7 +421,7 @@ def make_minari_dataset(
     noops: int = 0,
     **options: Any,
 ) -> Path:
-    """A dataset of some random steps, after `idle` no-ops, made by Minari itself."""
+    """Let Minari write a dataset of random steps after `noops` no-ops."""
     import minari
     from minari.data_collector import EpisodeBuffer
 
@@ -424,8 +433,8 @@ def make_minari_dataset(
     observations, actions, rewards, ends = [transform(first)], [], [], []
     while len(actions) < STEPS and not any(ends):
         actions.append(1 if len(actions) % 9 == 0 else int(rng.integers(env.action_space.n)))  # type: ignore[attr-defined]
-        x, reward, terminal, _, _ = env.step(actions[-1])
-        observations.append(transform(x))
+        observation, reward, terminal, _, _ = env.step(actions[-1])
+        observations.append(transform(observation))
         rewards.append(float(reward))
         ends.append(bool(terminal))
     buffer = EpisodeBuffer(
@@ -456,7 +465,7 @@ ignore_user_warnings = pytest.mark.filterwarnings("ignore::UserWarning")
 
 @ignore_user_warnings
 @pytest.mark.parametrize(
-    ("form", "jpeg", "options"),
+    ("data_format", "jpeg", "options"),
     [
         ("hdf5", False, {}),
         ("hdf5", True, {"full_action_space": True}),
@@ -465,12 +474,18 @@ ignore_user_warnings = pytest.mark.filterwarnings("ignore::UserWarning")
         ("parquet", False, {}),
     ],
 )
-def test_screens_are_healed_by_a_replay(tmp_path, monkeypatch, form, jpeg, options) -> None:
-    """Whatever they lost as JPEG: the actions lead to the same rewards and the same last screen."""
-    if form != "hdf5":
+def test_minari_screens_are_restored_by_replay(
+    tmp_path, monkeypatch, data_format, jpeg, options
+) -> None:
+    """JPEG loss does not matter if the actions lead to the same rewards and last screen."""
+    if data_format != "hdf5":
         pytest.importorskip("pyarrow")
     path = make_minari_dataset(
-        tmp_path, monkeypatch, make_atari_env(**options), data_format=form, jpeg_encoding=jpeg
+        tmp_path,
+        monkeypatch,
+        make_atari_env(**options),
+        data_format=data_format,
+        jpeg_encoding=jpeg,
     )
     imported = import_demos(path)
     episode = only_episode(imported)
@@ -481,8 +496,8 @@ def test_screens_are_healed_by_a_replay(tmp_path, monkeypatch, form, jpeg, optio
 
 
 @ignore_user_warnings
-def test_processed_planes_and_no_ops_are_found_again(tmp_path, monkeypatch) -> None:
-    """Stacks of grey planes of another's making, which begin after some no-ops."""
+def test_minari_planes_after_noops_are_replayed(tmp_path, monkeypatch) -> None:
+    """The dataset stacks planes of its own preprocessing and starts after some no-ops."""
 
     def stack(screen: np.ndarray) -> np.ndarray:
         plane = resize_by_area(screen.mean(-1).astype(np.uint8))
@@ -501,7 +516,7 @@ def test_processed_planes_and_no_ops_are_found_again(tmp_path, monkeypatch) -> N
 
 
 class AtariPreprocessing(gymnasium.Wrapper, RecordConstructorArgs):
-    """Gymnasium's wrapper of this name, as far as it decides actions: its own needs OpenCV."""
+    """The action handling of Gymnasium's wrapper of this name, which needs OpenCV."""
 
     def __init__(self, env: gymnasium.Env, noop_max: int = 30, frame_skip: int = 4) -> None:
         RecordConstructorArgs.__init__(self, noop_max=noop_max, frame_skip=frame_skip)
@@ -526,8 +541,8 @@ class AtariPreprocessing(gymnasium.Wrapper, RecordConstructorArgs):
 
 
 @ignore_user_warnings
-def test_steps_begin_where_the_no_ops_of_atari_preprocessing_end(tmp_path, monkeypatch) -> None:
-    """However many those were: every step is one action, and doing them gives the score."""
+def test_minari_phase_follows_atari_preprocessing_noops(tmp_path, monkeypatch) -> None:
+    """Each step then holds one action, and playing the steps gives the score."""
     env = AtariPreprocessing(make_atari_env(frameskip=1), noop_max=30)
     path = make_minari_dataset(tmp_path, monkeypatch, env, jpeg_encoding=False)
     imported = import_demos(path)
@@ -543,7 +558,7 @@ def test_steps_begin_where_the_no_ops_of_atari_preprocessing_end(tmp_path, monke
 
 
 @ignore_user_warnings
-def test_what_no_replay_gives_is_refused_and_when_forced_marked(tmp_path, monkeypatch) -> None:
+def test_minari_mismatch_rejected_or_marked_when_forced(tmp_path, monkeypatch) -> None:
     def stranger(screen: np.ndarray) -> np.ndarray:
         return 255 - screen
 
@@ -579,27 +594,25 @@ def float_plane(screen: np.ndarray) -> np.ndarray:
 
 @ignore_user_warnings
 @pytest.mark.parametrize(
-    ("look", "words"),
+    ("look", "message"),
     [
         (black_plane, "its pictures are black"),
-        (rgb_plane, r"\(84, 84, 3\) are no screens or grey planes"),
+        (rgb_plane, r"\(84, 84, 3\) are neither screens nor gr"),
     ],
 )
-def test_force_does_not_store_pictures_that_show_nothing(
-    tmp_path, monkeypatch, look, words
-) -> None:
+def test_force_rejects_black_or_rgb_planes(tmp_path, monkeypatch, look, message) -> None:
     shape = look(np.zeros((210, 160, 3), np.uint8)).shape
     box = gymnasium.spaces.Box(0, 255, shape, np.uint8)
     monkeypatch.setattr("lookfurther.demos.importers.minari.MAX_NOOPS", 0)
     path = make_minari_dataset(
         tmp_path, monkeypatch, make_atari_env(), look, jpeg_encoding=False, observation_space=box
     )
-    with pytest.raises(DemonstrationError, match=words):
+    with pytest.raises(DemonstrationError, match=message):
         import_demos(path, force=True)
 
 
 @ignore_user_warnings
-def test_pictures_of_0_to_1_are_stored_in_full_when_forced(tmp_path, monkeypatch) -> None:
+def test_forced_float_planes_are_scaled_to_uint8(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("lookfurther.demos.importers.minari.MAX_NOOPS", 0)
     box = gymnasium.spaces.Box(0, 1, (84, 84), np.float32)
     path = make_minari_dataset(
@@ -611,7 +624,7 @@ def test_pictures_of_0_to_1_are_stored_in_full_when_forced(tmp_path, monkeypatch
 
 
 class Camera(gymnasium.Env):
-    """Pictures of 6 x 8 pixels in three colours."""
+    """RGB observations of 6 x 8 pixels."""
 
     spec = EnvSpec("Camera-v0", entry_point="tests.test_importers:Camera")
     observation_space = gymnasium.spaces.Box(0, 255, (6, 8, 3), np.uint8)
@@ -627,28 +640,26 @@ class Camera(gymnasium.Env):
 
 @ignore_user_warnings
 @pytest.mark.parametrize(
-    ("look", "words"),
+    ("look", "message"),
     [
-        (lambda x: x.transpose(2, 0, 1), r"observations are \(3, 6, 8\), Camera-v0 shows"),
-        (lambda x: (x / 255).astype(np.float32), "are float32, Camera-v0 shows whole numbers"),
+        (lambda x: x.transpose(2, 0, 1), r"observations are \(3, 6, 8\), those of Camera-v0"),
+        (lambda x: (x / 255).astype(np.float32), "are float32, those of Camera-v0 integers"),
     ],
 )
-def test_force_does_not_store_planes_of_other_channels_or_numbers(
-    tmp_path, monkeypatch, look, words
-) -> None:
+def test_force_rejects_other_layout_or_dtype(tmp_path, monkeypatch, look, message) -> None:
     monkeypatch.setitem(gymnasium.registry, "Camera-v0", Camera.spec)
     sample = look(np.zeros((6, 8, 3), np.uint8))
     box = gymnasium.spaces.Box(0, 255, sample.shape, sample.dtype.type)
     path = make_minari_dataset(
         tmp_path, monkeypatch, Camera(), look, None, jpeg_encoding=False, observation_space=box
     )
-    with pytest.raises(DemonstrationError, match=words):
+    with pytest.raises(DemonstrationError, match=message):
         import_demos(path, force=True)
 
 
 @ignore_user_warnings
-def test_the_mode_and_difficulty_of_a_game_are_kept_and_compared(tmp_path, monkeypatch) -> None:
-    """Such a set replays as it was played, and does not train an agent of the standard game."""
+def test_minari_mode_and_difficulty_are_kept_and_compared(tmp_path, monkeypatch) -> None:
+    """Such a set replays, and training in the default variant rejects it."""
     chosen = gymnasium.make(
         "ALE/Freeway-v5", repeat_action_probability=0.0, frameskip=4, mode=1, difficulty=1
     )
@@ -670,30 +681,33 @@ def test_the_mode_and_difficulty_of_a_game_are_kept_and_compared(tmp_path, monke
 
 
 @ignore_user_warnings
-def test_a_mode_that_a_game_starts_with_is_no_other(tmp_path, monkeypatch) -> None:
+def test_explicit_default_mode_is_default_variant(tmp_path, monkeypatch) -> None:
     same = gymnasium.make(GAME, repeat_action_probability=0.0, frameskip=4, mode=0, difficulty=0)
     path = make_minari_dataset(tmp_path, monkeypatch, same, jpeg_encoding=False)
     episode = only_episode(import_demos(path))
     assert episode.input_log is not None
     assert episode.input_log.variant == DEFAULT_VARIANT
     data = path / "data" / "metadata.json"
-    for mode, words in ((77, "asterix has no mode 77: it has 0"), ("1", "its mode cannot be '1'")):
+    for mode, message in (
+        (77, "asterix has no mode 77: it has 0"),
+        ("1", "its mode cannot be '1'"),
+    ):
         metadata = json.loads(data.read_text())
         named = json.loads(metadata["env_spec"])
         named["kwargs"]["mode"] = mode
         metadata["env_spec"] = json.dumps(named)
         data.write_text(json.dumps(metadata))
-        with pytest.raises(LookFurtherError, match=words):
+        with pytest.raises(LookFurtherError, match=message):
             import_demos(path)
 
 
 @ignore_user_warnings
-@pytest.mark.parametrize("form", ["hdf5", "arrow"])
-def test_other_environments_are_imported_as_they_are(tmp_path, monkeypatch, form) -> None:
-    if form != "hdf5":
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_minari_gymnasium_dataset_is_verified(tmp_path, monkeypatch, data_format) -> None:
+    if data_format != "hdf5":
         pytest.importorskip("pyarrow")
     path = make_minari_dataset(
-        tmp_path, monkeypatch, gymnasium.make("CartPole-v1"), data_format=form
+        tmp_path, monkeypatch, gymnasium.make("CartPole-v1"), data_format=data_format
     )
     imported = import_demos(path)
     episode = assert_verified(imported, len(only_episode(imported)))
@@ -703,16 +717,16 @@ def test_other_environments_are_imported_as_they_are(tmp_path, monkeypatch, form
 
 
 @ignore_user_warnings
-def test_without_a_seed_an_episode_is_taken_unverified(tmp_path, monkeypatch) -> None:
+def test_episode_without_seed_is_unverified(tmp_path, monkeypatch) -> None:
     path = make_minari_dataset(tmp_path, monkeypatch, gymnasium.make("CartPole-v1"), seed=None)
     audit = only_episode(import_demos(path)).audit
     assert audit is not None
     assert not audit.verified
-    assert "neither a seed nor a tape" in audit.mismatch
+    assert "neither a seed nor an input log" in audit.mismatch
 
 
 @ignore_user_warnings
-def test_another_seeds_observations_are_refused(tmp_path, monkeypatch) -> None:
+def test_observations_of_other_seed_are_rejected(tmp_path, monkeypatch) -> None:
     path = make_minari_dataset(tmp_path, monkeypatch, gymnasium.make("CartPole-v1"), seed=SEED + 1)
     with pytest.raises(DemonstrationError, match="episode 0: step 0: 4 of 4 values of the plane"):
         import_demos(path)
@@ -722,10 +736,10 @@ def test_another_seeds_observations_are_refused(tmp_path, monkeypatch) -> None:
 
 
 @ignore_user_warnings
-def test_no_code_that_a_dataset_names_is_run(tmp_path, monkeypatch) -> None:
+def test_dataset_never_runs_code_it_names(tmp_path, monkeypatch) -> None:
     path = make_minari_dataset(tmp_path / "sets", monkeypatch, gymnasium.make("CartPole-v1"))
     (tmp_path / "hostile.py").write_text(
-        f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()"
+        f"import pathlib; pathlib.Path({str(tmp_path / 'marker')!r}).touch()"
     )
     monkeypatch.syspath_prepend(tmp_path)
     metadata = json.loads((path / "data" / "metadata.json").read_text())
@@ -733,17 +747,17 @@ def test_no_code_that_a_dataset_names_is_run(tmp_path, monkeypatch) -> None:
         metadata["env_spec"] = EnvSpec(name, entry_point="hostile:Env").to_json()
         (path / "data" / "metadata.json").write_text(json.dumps(metadata))
         if ":" in name:
-            with pytest.raises(DemonstrationError, match="name it with --env"):
+            with pytest.raises(DemonstrationError, match="give --env"):
                 import_demos(path)
         else:
             assert only_episode(import_demos(path)).audit
     assert only_episode(import_demos(path, "CartPole-v1")).audit
-    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "marker").exists()
 
 
 @ignore_user_warnings
 @pytest.mark.parametrize(
-    ("field", "what", "words"),
+    ("field", "what", "message"),
     [
         ("observations", {"shape": (10**12, 4), "dtype": "f4", "chunks": (99, 4)}, "cannot be"),
         ("rewards", {"shape": (10**9,), "dtype": "f8", "compression": "gzip"}, "cannot be"),
@@ -752,17 +766,17 @@ def test_no_code_that_a_dataset_names_is_run(tmp_path, monkeypatch) -> None:
         ("actions", {"data": [9] * 5}, "actions|space"),
     ],
 )
-def test_a_hostile_dataset_is_refused(tmp_path, monkeypatch, field, what, words) -> None:
+def test_hostile_hdf5_dataset_is_rejected(tmp_path, monkeypatch, field, what, message) -> None:
     path = make_minari_dataset(tmp_path, monkeypatch, gymnasium.make("CartPole-v1"))
     with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
         del file[f"episode_0/{field}"]
         file.create_dataset(f"episode_0/{field}", **what)
-    with pytest.raises(DemonstrationError, match=words):
+    with pytest.raises(DemonstrationError, match=message):
         import_demos(path)
 
 
 @ignore_user_warnings
-def test_links_out_of_a_file_are_not_followed(tmp_path, monkeypatch) -> None:
+def test_hdf5_external_links_are_not_followed(tmp_path, monkeypatch) -> None:
     path = make_minari_dataset(tmp_path, monkeypatch, gymnasium.make("CartPole-v1"))
     data = path / "data" / "main_data.hdf5"
     with h5py.File(tmp_path / "other.hdf5", "w") as file:
@@ -774,7 +788,7 @@ def test_links_out_of_a_file_are_not_followed(tmp_path, monkeypatch) -> None:
         import_demos(path)
 
 
-def test_a_set_of_ours_is_replayed_again(tmp_path: Path) -> None:
+def test_own_set_is_replayed_on_import(tmp_path: Path) -> None:
     def balance(env: Any) -> Callable[[], int]:
         return lambda: int(env.unwrapped.state[2] > 0)
 
@@ -789,7 +803,7 @@ def test_a_set_of_ours_is_replayed_again(tmp_path: Path) -> None:
     assert len(import_demos(path, force=True).episodes) == 2
 
 
-# The recordings of others, where they are
+# Shared recordings, if present
 
 RECORDED_SCORES = {
     "MontezumaRevenge.demo": 71_500,
@@ -802,15 +816,15 @@ RECORDED_SCORES = {
 
 
 def import_recording(path: Path) -> tuple[str, float, bool, int]:
-    """Import one file: name, score, whether it is verified, steps."""
+    """Import one file and return its name, score, whether it is verified, and steps."""
     episode = import_demos(path).episodes[0]
     assert episode.audit is not None
     return path.name, episode.score, episode.audit.verified, len(episode)
 
 
 @pytest.mark.slow
-def test_other_peoples_recordings_reach_their_scores() -> None:
-    """All six of the one kind, and of each game of the other kind the shortest."""
+def test_shared_recordings_reach_their_scores() -> None:
+    """All .demo files, and the shortest action sequence of each game."""
     if not SHARED_DEMOS.is_dir():
         pytest.skip(f"no recordings at {SHARED_DEMOS}")
     claims = dict(RECORDED_SCORES)

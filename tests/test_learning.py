@@ -1,4 +1,4 @@
-"""Learning to a bar on small tasks: slow, but the only proof that the parts work together."""
+"""Learning small tasks to a required score: slow, but shows that the parts work together."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lookfurther.demos.episode import Episode
 from lookfurther.demos.storage import save_episodes
 from lookfurther.envs import get_spec
 
-# Half a minute of work each, and many times that on a machine with other work to do.
+# Half a minute each on an idle machine, many times that on a busy one.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 class ChainEnv(gymnasium.Env):
-    """Twenty cells; one of two actions advances, the other falls back to the start.
+    """Twenty cells; one of two actions advances, the other returns to the start.
 
-    Which one advances differs from cell to cell. The only reward waits at the end, and chance
-    alone gets there once in a million episodes.
+    The action that advances differs between cells. The only reward is at the end, and random
+    actions reach it once in a million episodes.
     """
 
     length = 20
@@ -30,29 +30,29 @@ class ChainEnv(gymnasium.Env):
     action_space = Discrete(2)
     keys = np.random.default_rng(7).integers(0, 2, length)
 
-    def _see(self) -> np.ndarray:
+    def _observe(self) -> np.ndarray:
         return np.eye(self.length, dtype=np.float32)[self.cell]
 
     def reset(self, *, seed=None, options=None):
         self.cell, self.time = 0, 0
-        return self._see(), {}
+        return self._observe(), {}
 
     def step(self, action):
         self.time += 1
         if action == self.keys[self.cell]:
             if self.cell == self.length - 1:
-                return self._see(), 1.0, True, False, {}
+                return self._observe(), 1.0, True, False, {}
             self.cell += 1
         else:
             self.cell = 0
-        return self._see(), 0.0, False, self.time >= 40, {}
+        return self._observe(), 0.0, False, self.time >= 40, {}
 
 
 class RewardScalesEnv(gymnasium.Env):
-    """Episodes of one choice among four, in one of 24 situations told apart by six numbers.
+    """One-step episodes with four actions, in one of 24 situations of six numbers each.
 
-    The right choice gives 1,000 in half of the situations and 1 in the others: a thousandfold
-    difference that one network has to carry.
+    The right action gives 1,000 in half of the situations and 1 in the others: one network has to
+    represent values that differ by a factor of a thousand.
     """
 
     count = 24
@@ -73,7 +73,7 @@ class RewardScalesEnv(gymnasium.Env):
 
 
 def small_config(name: str, folder: Path, **overrides) -> Config:
-    """A few seconds' worth of the small scale."""
+    """The small scale, reduced to a few seconds of training."""
     settings = {
         "env": "toy",
         "actor__lanes": 8,
@@ -99,7 +99,7 @@ def mean_score(folder: Path, env=None, episodes: int = 50) -> float:
 
 
 def chain_demo(root: Path) -> str:
-    """One walk along the chain."""
+    """A set with one episode along the chain."""
     planes = np.eye(ChainEnv.length, dtype=np.float32)
     planes = np.concatenate([planes, planes[-1:]])
     rewards = np.zeros(ChainEnv.length, np.float32)
@@ -110,7 +110,7 @@ def chain_demo(root: Path) -> str:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_chain_is_walked_with_one_demonstration_and_not_without(tmp_path: Path, seed: int):
+def test_chain_needs_a_demonstration(tmp_path: Path, seed: int):
     steps = {"run__steps": 12_000, "run__seed": seed}
     demos = (chain_demo(tmp_path / "demos"),)
     train(small_config("apex-dqfd", tmp_path / "with", demos=demos, **steps), env=ChainEnv)
@@ -120,12 +120,12 @@ def test_a_chain_is_walked_with_one_demonstration_and_not_without(tmp_path: Path
 
 
 def optimal_action_rate(folder: Path) -> float:
-    """Share of the situations in which the agent chooses right."""
-    chosen = Agent.load(folder).act(RewardScalesEnv.situations)
-    return float((chosen == RewardScalesEnv.right).mean())
+    """The share of situations in which the agent selects the right action."""
+    actions = Agent.load(folder).act(RewardScalesEnv.situations)
+    return float((actions == RewardScalesEnv.right).mean())
 
 
-def test_rewards_of_mixed_scale_are_learned_worse_without_the_transform(tmp_path: Path):
+def test_value_transform_helps_mixed_reward_scales(tmp_path: Path):
     shares = {}
     for transform in ("h", "identity"):
         runs = []
@@ -145,7 +145,7 @@ def test_rewards_of_mixed_scale_are_learned_worse_without_the_transform(tmp_path
     assert shares["identity"] <= shares["h"] - 0.2
 
 
-def test_cartpole_is_balanced_without_demonstrations(tmp_path: Path):
+def test_cartpole_is_learned_without_demos(tmp_path: Path):
     train(
         small_config(
             "no-demos",

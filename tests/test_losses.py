@@ -1,4 +1,4 @@
-"""The losses by hand, as properties, and by what their gradients reach."""
+"""The losses by hand, by their properties, and by which values their gradients reach."""
 
 from __future__ import annotations
 
@@ -29,47 +29,40 @@ def float64_tensor(*values: float) -> Tensor:
 
 
 def q_table(*rows: list[float]) -> Tensor:
-    """A network that is a table: row x holds f(x, .)."""
+    """A network as a table: row x holds f(x, .)."""
     return torch.tensor(rows, dtype=torch.float64, requires_grad=True)
 
 
 def gradients(loss: Tensor, *tables: Tensor) -> list[list[list[float]]]:
-    """Of the summed loss in each table; zeros where a table is out of reach."""
-    found = torch.autograd.grad(
+    """Gradients of the summed loss for each table; zeros if it does not depend on the table."""
+    grads = torch.autograd.grad(
         loss.sum(), tables, retain_graph=True, allow_unused=True, materialize_grads=True
     )
-    return [g.tolist() for g in found]
+    return [g.tolist() for g in grads]
 
 
 def test_huber_by_hand() -> None:
-    assert huber(float64_tensor(0, 0.5, -0.5, 1, -1, 2, -3)).tolist() == [
-        0,
-        0.125,
-        0.125,
-        0.5,
-        0.5,
-        1.5,
-        2.5,
-    ]
+    errors = float64_tensor(0, 0.5, -0.5, 1, -1, 2, -3)
+    assert huber(errors).tolist() == [0, 0.125, 0.125, 0.5, 0.5, 1.5, 2.5]
 
 
 @settings(deadline=None)
 @given(st.floats(-1e6, 1e6))
-def test_huber_has_the_clipped_error_as_its_gradient(x: float) -> None:
+def test_huber_gradient_is_clipped_error(x: float) -> None:
     at = float64_tensor(x).requires_grad_()
-    (slope,) = torch.autograd.grad(huber(at).sum(), at)
-    assert slope.item() == max(-1.0, min(1.0, x))
+    (grad,) = torch.autograd.grad(huber(at).sum(), at)
+    assert grad.item() == max(-1.0, min(1.0, x))
 
 
 def test_td_target_by_hand() -> None:
-    """h(6.5 + 3 / 2) = h(8), h(-9.5 + 3 / 2) = h(-8), a terminal 8; and plainly 1 + 0.9 2."""
+    """h(6.5 + 3 / 2) = h(8), h(-9.5 + 3 / 2) = h(-8), a terminal 8; without h 1 + 0.9 2."""
     r, discount, q_next = (
         float64_tensor(6.5, -9.5, 8.0),
         float64_tensor(0.5, 0.5, 0.0),
         float64_tensor(1.03, 1.03, 77.0),
     )
-    found = td_target(r, discount, q_next, make_value_transform("h", 1e-2))
-    assert found.tolist() == pytest.approx([2.08, -2.08, 2.08], rel=1e-13)
+    result = td_target(r, discount, q_next, make_value_transform("h", 1e-2))
+    assert result.tolist() == pytest.approx([2.08, -2.08, 2.08], rel=1e-13)
     plain = td_target(float64_tensor(1.0), float64_tensor(0.9), float64_tensor(2.0), IDENTITY)
     assert plain.item() == pytest.approx(2.8, rel=1e-15)
 
@@ -79,8 +72,8 @@ def test_td_loss_by_hand() -> None:
     assert td_loss(q_a, target).tolist() == pytest.approx([0.125, 1.5, 2.5], rel=1e-13)
 
 
-def test_td_gradient_reaches_only_the_value_of_the_action_taken() -> None:
-    """x = 0, a = 1, x' = 1: nothing through the target, whichever network computed it."""
+def test_td_gradient_reaches_taken_action_only() -> None:
+    """x = 0, a = 1, x' = 1: no gradient flows through the target of either network."""
     online, target_net = q_table([1, 2], [5, 3]), q_table([0, 0], [4, 6])
     a, a_next = torch.tensor([1]), double_q_action(online[[1]])
     target = td_target(
@@ -95,27 +88,27 @@ def test_td_gradient_reaches_only_the_value_of_the_action_taken() -> None:
     assert gradients(loss, online, target_net) == [[[0, 1], [0, 0]], [[0, 0], [0, 0]]]
 
 
-def test_the_online_net_chooses_and_the_target_net_values() -> None:
-    """Double DQN: neither the target net's own best nor the online net's value."""
+def test_online_network_selects_target_network_evaluates() -> None:
+    """Double DQN: neither the target network's best action nor the online network's value."""
     online, target_net = float64_tensor(1, 2, 0).view(1, 3), float64_tensor(5, -3, 9).view(1, 3)
     a_next = double_q_action(online)
     assert a_next.tolist() == [1]
     assert value_of_action(target_net, a_next).tolist() == [-3]
 
 
-def test_chosen_takes_one_value_of_each_row() -> None:
+def test_value_of_action_selects_one_per_row() -> None:
     q = torch.arange(6.0).view(3, 2)
     assert value_of_action(q, torch.tensor([1, 0, 1])).tolist() == [1, 2, 5]
 
 
 def test_tc_loss_by_hand() -> None:
-    """Huber of the difference, and nothing where x' is terminal."""
+    """Huber of the difference, and 0 if x' is terminal."""
     q, target = float64_tensor(3, 3, 0.5, 9), float64_tensor(1, 2.5, 0.5, 1)
     assert tc_loss(q, target, float64_tensor(1, 1, 1, 0)).tolist() == [1.5, 0.125, 0, 0]
 
 
-def test_tc_gradient_reaches_only_the_online_net_at_the_next_state_and_action() -> None:
-    """x' = 1 and a' = 0; the target network is a constant, even if it could carry a gradient."""
+def test_tc_gradient_reaches_online_next_value_only() -> None:
+    """x' = 1 and a' = 0; the target network is a constant, even if it requires a gradient."""
     online, target_net = q_table([1, 2], [5, 3]), q_table([0, 0], [4.5, 6])
     a_next = double_q_action(online[[1]])
     values = value_of_action(online[[1]], a_next), value_of_action(target_net[[1]], a_next)
@@ -145,7 +138,7 @@ def test_im_loss_by_hand(q: list[float], a: int, loss: float) -> None:
 
 @settings(deadline=None)
 @given(st.lists(quarters, min_size=2, max_size=6), st.data(), st.sampled_from([0.25, 1.0, 3.5]))
-def test_im_loss_is_zero_exactly_when_the_expert_leads_by_the_margin(
+def test_im_loss_is_zero_iff_expert_leads_by_margin(
     q: list[float], data: st.DataObject, margin: float
 ) -> None:
     a = data.draw(st.integers(0, len(q) - 1))
@@ -156,8 +149,8 @@ def test_im_loss_is_zero_exactly_when_the_expert_leads_by_the_margin(
     assert loss == max(0.0, margin - lead)
 
 
-def test_im_gradient_lifts_the_expert_action_and_lowers_the_violator() -> None:
-    """Row 0 is violated by action 2, row 1 is satisfied; row 2 is not of the best episode."""
+def test_im_gradient_raises_expert_and_lowers_violator() -> None:
+    """Action 2 violates row 0, row 1 is satisfied, row 2 is not part of the best episode."""
     q = q_table([1, 2, 3], [9, 2, 3], [1, 2, 3])
     loss = im_loss(q, torch.tensor([0, 0, 0]), float64_tensor(1, 1, 0), 0.5)
     assert loss.tolist() == [2.5, 0, 0]
@@ -166,15 +159,15 @@ def test_im_gradient_lifts_the_expert_action_and_lowers_the_violator() -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(seeds)
-def test_im_loss_outside_the_best_episode_is_nothing(seed: int) -> None:
+def test_im_loss_is_zero_outside_best_episode(seed: int) -> None:
     """e = 0: no loss and no gradient, bit for bit."""
     generator = torch.Generator().manual_seed(seed)
     q = (100 * torch.randn(8, 5, generator=generator)).requires_grad_()
     a = torch.randint(5, (8,), generator=generator)
     loss = im_loss(q, a, torch.zeros(8), 0.9995)
     assert torch.equal(loss, torch.zeros(8))
-    (found,) = torch.autograd.grad(loss.sum(), q)
-    assert torch.equal(found, torch.zeros(8, 5))
+    (result,) = torch.autograd.grad(loss.sum(), q)
+    assert torch.equal(result, torch.zeros(8, 5))
 
 
 def random_gradients(seed: int, scale: float) -> list[Tensor]:
@@ -188,7 +181,7 @@ def global_norm(tensors: list[Tensor]) -> float:
 
 
 def test_clip_by_hand() -> None:
-    """|(3, 4)| = 5 over two tensors: kept below the limit, halved at 2.5, scaled to any limit."""
+    """|(3, 4)| = 5 over two tensors: halved by a limit of 2.5."""
     gradients = [float64_tensor(3.0), float64_tensor(4.0)]
     clipped, norm = clip_by_global_norm(gradients, 2.5)
     assert norm.item() == 5.0
@@ -198,7 +191,7 @@ def test_clip_by_hand() -> None:
 @settings(deadline=None)
 @given(seeds, st.floats(1e-3, 1e3), st.floats(0.1, 100))
 @example(seed=0, scale=1.0, limit=20.5)  # 20.5 (1 / 20.5) is not 1 in float32
-def test_clip_is_tensorflows(seed: int, scale: float, limit: float) -> None:
+def test_clip_matches_tensorflow(seed: int, scale: float, limit: float) -> None:
     """g limit / max(|g|, limit): the same bits below the limit, norm `limit` above it."""
     before = random_gradients(seed, scale)
     clipped, norm = clip_by_global_norm(before, limit)
@@ -215,8 +208,8 @@ def test_clip_is_tensorflows(seed: int, scale: float, limit: float) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(seeds, st.floats(0.1, 1e3), st.floats(1, 100))
-def test_clip_agrees_with_torchs(seed: int, scale: float, limit: float) -> None:
-    """torch divides by |g| + 1e-6 instead, which is all the difference."""
+def test_clip_matches_torch(seed: int, scale: float, limit: float) -> None:
+    """torch divides by |g| + 1e-6 instead; there is no other difference."""
     before = random_gradients(seed, scale)
     parameters = [torch.zeros_like(g, requires_grad=True) for g in before]
     for p, g in zip(parameters, before, strict=True):

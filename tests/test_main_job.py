@@ -63,7 +63,7 @@ def test_main_job_result_does_not_depend_on_clock(
 def test_main_job_prints_estimated_duration(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(unlock_pickup, "TRIAL", 0.0)  # one iteration
+    monkeypatch.setattr(unlock_pickup, "TRIAL_SECONDS", 0.0)  # one iteration
     unlock_pickup.print_time_estimate(
         shorten_config(unlock_pickup.make_config(Path("demos"), Path("run")))
     )

@@ -1,4 +1,4 @@
-"""Exports: the same agent again, and a card that says what it is."""
+"""Exports load as the same agent, and the model card describes it."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ def evaluation(step: int, starts: Any = "noop", sticky: float = 0.25) -> Evaluat
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run whose best weights are of step 1,200, evaluated, and whose newest are later."""
+    """A run with its best weights at step 1,200 and its newest at step 9,000."""
     folder = tmp_path / "run"
-    for place, step in (("best", 1_200), ("checkpoints", 9_000)):
+    for name, step in (("best", 1_200), ("checkpoints", 9_000)):
         weights = {"weights": dict(make_network_builder(CONFIG.network)(SPEC).state_dict())}
         config = dataclasses.asdict(CONFIG)
         facts = {"step": step, "spec": SPEC._asdict(), "config": config}
-        checkpoint.save(folder / place, step, weights, facts, keep=1)
+        checkpoint.save(folder / name, step, weights, facts, keep=1)
     rows = [{"step": s, "updates": s // 10, "minutes": s / 100} for s in (1_000, 1_200, 9_000)]
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (folder / "versions.json").write_text('{"torch": "2.99", "minigrid": null}')
     return folder
 
 
-def test_an_export_loads_as_the_same_agent(run: Path, tmp_path: Path) -> None:
+def test_export_loads_as_the_same_agent(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "share" / "pong"
     assert main(["export", str(run), "--out", str(out)]) == 0
     before, after = Agent.load(run), Agent.load(out)
@@ -72,18 +72,18 @@ def test_an_export_loads_as_the_same_agent(run: Path, tmp_path: Path) -> None:
     assert all(torch.equal(state[k], v) for k, v in before.network.state_dict().items())
 
 
-def test_an_export_can_be_exported(run: Path, tmp_path: Path) -> None:
+def test_export_of_export_has_equal_files(run: Path, tmp_path: Path) -> None:
     results.write_evaluation(run, evaluation(1_200))
-    one, two = tmp_path / "one", tmp_path / "two"
-    assert main(["export", str(run), "--out", str(one)]) == 0
-    assert main(["export", str(one), "--out", str(two)]) == 0
-    files = {p.relative_to(one) for p in one.rglob("*") if p.is_file()}
-    assert files == {p.relative_to(two) for p in two.rglob("*") if p.is_file()}
-    same = [name for name in files if name.name != "README.md"]
-    assert all((one / name).read_bytes() == (two / name).read_bytes() for name in same)
+    first, second = tmp_path / "one", tmp_path / "two"
+    assert main(["export", str(run), "--out", str(first)]) == 0
+    assert main(["export", str(first), "--out", str(second)]) == 0
+    files = {p.relative_to(first) for p in first.rglob("*") if p.is_file()}
+    assert files == {p.relative_to(second) for p in second.rglob("*") if p.is_file()}
+    equal = [name for name in files if name.name != "README.md"]
+    assert all((first / name).read_bytes() == (second / name).read_bytes() for name in equal)
 
 
-def test_the_card_says_what_it_is(run: Path, tmp_path: Path) -> None:
+def test_card_describes_training_and_evaluation(run: Path, tmp_path: Path) -> None:
     results.write_evaluation(run, evaluation(1_200))
     results.write_evaluation(run, evaluation(1_200, "human", 0.0))
     assert main(["export", str(run), "--out", str(tmp_path / "out")]) == 0
@@ -106,14 +106,14 @@ def test_the_card_says_what_it_is(run: Path, tmp_path: Path) -> None:
     assert "Not evaluated" not in card
 
 
-def test_scores_of_other_weights_are_left_out(run: Path, tmp_path: Path) -> None:
+def test_scores_of_other_weights_are_omitted(run: Path, tmp_path: Path) -> None:
     results.write_evaluation(run, evaluation(9_000))
     assert main(["export", str(run), "--out", str(tmp_path / "out")]) == 0
     assert "Not evaluated." in (tmp_path / "out" / "README.md").read_text()
     assert not (tmp_path / "out" / "evaluation").exists()
 
 
-def test_nothing_is_overwritten_and_nothing_half_written(
+def test_failed_export_changes_nothing(
     run: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"

@@ -1,4 +1,4 @@
-"""Networks: shapes, the dueling identity, sizes worked out by hand, scaling, refusals."""
+"""Networks: shapes, the dueling identity, sizes computed by hand, scaling, errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from lookfurther import config
+from lookfurther.config import NetworkConfig
 from lookfurther.errors import ConfigError
 from lookfurther.networks import (
     DuelingNetwork,
@@ -28,7 +28,7 @@ VECTOR = Spec("vector", (4,), 2, "float32", 3, 1.0)
 
 def build_network(spec: Spec, **settings: Any) -> DuelingNetwork:
     torch.manual_seed(0)
-    network = make_network_builder(config.NetworkConfig(**settings))(spec)
+    network = make_network_builder(NetworkConfig(**settings))(spec)
     assert isinstance(network, DuelingNetwork)
     return network
 
@@ -54,18 +54,18 @@ def random_observations(spec: Spec, count: int, seed: int = 0) -> torch.Tensor:
     ],
 )
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_value_for_each_action_of_each_observation(spec: Spec, name: str, batch: int) -> None:
+def test_network_gives_value_for_each_action(spec: Spec, name: str, batch: int) -> None:
     x = random_observations(spec, batch)
     q = build_network(spec, name=name)(x)
     assert q.shape == (batch, spec.actions)
     assert q.dtype == torch.float32
     assert torch.isfinite(q).all()
     if batch > 1 and spec.actions > 1:
-        assert q.unique().numel() == batch * spec.actions  # no row or column is another's
+        assert q.unique().numel() == batch * spec.actions  # no row or column equals another
 
 
 @pytest.mark.parametrize("spec", [ATARI, GRID, VECTOR], ids=lambda spec: spec.env)
-def test_rows_do_not_see_one_another(spec: Spec) -> None:
+def test_rows_are_independent(spec: Spec) -> None:
     network, x = build_network(spec), random_observations(spec, 4)
     alone = torch.cat([network(row.unsqueeze(0)) for row in x])
     torch.testing.assert_close(network(x), alone, rtol=1e-4, atol=1e-6)
@@ -74,8 +74,8 @@ def test_rows_do_not_see_one_another(spec: Spec) -> None:
 @pytest.mark.parametrize("spec", [ATARI, GRID, VECTOR], ids=lambda spec: spec.env)
 @settings(deadline=None, max_examples=10)
 @given(shift=st.floats(-50, 50))
-def test_only_differences_of_advantages_count(spec: Spec, shift: float) -> None:
-    """f = V + A - mean A: a constant added to every advantage is gone, one added to V is not."""
+def test_constant_advantage_cancels(spec: Spec, shift: float) -> None:
+    """f = V + A - mean A: a constant added to every advantage cancels, one added to V does not."""
     network, x = build_network(spec), random_observations(spec, 2)
     before = network(x).detach()
     advantage, value = network.head.advantage, network.head.value
@@ -91,18 +91,18 @@ def test_only_differences_of_advantages_count(spec: Spec, shift: float) -> None:
     torch.testing.assert_close(mean, value(hidden), rtol=1e-3, atol=1e-4)
 
 
-def test_the_head_is_value_plus_advantage_less_its_mean() -> None:
+def test_head_is_value_plus_centered_advantage() -> None:
     network = build_network(VECTOR)
     x = torch.randn(5, 2 * 256, dtype=torch.float64)
     head = network.head.double()
     for_value, for_advantage = x.chunk(2, -1)
     advantage = head.advantage(for_advantage)
     dueling = head.value(for_value) + advantage - advantage.mean(-1, keepdim=True)
-    found = nn.functional.linear(x, *head.combined_weights())
-    torch.testing.assert_close(found, dueling)
+    result = nn.functional.linear(x, *head.combined_weights())
+    torch.testing.assert_close(result, dueling)
 
 
-def test_the_standard_network_has_the_size_of_wang_et_al() -> None:
+def test_dueling_network_size_matches_wang_et_al() -> None:
     convolutions = (4 * 32 * 64 + 32) + (32 * 64 * 16 + 64) + (64 * 64 * 9 + 64)
     side = 7  # 84 -> 20 -> 9 -> 7
     hidden = 2 * (64 * side * side * 512 + 512)
@@ -111,7 +111,7 @@ def test_the_standard_network_has_the_size_of_wang_et_al() -> None:
     assert count_parameters(build_network(ATARI, name="dueling")) == 3_300_019
 
 
-def test_the_deeper_network_has_twice_the_kernels_and_one_more_layer() -> None:
+def test_deeper_network_size() -> None:
     convolutions = (4 * 64 * 64 + 64) + (64 * 128 * 16 + 128) + (128 * 128 * 9 + 128)
     hidden = 2 * ((128 * 7 * 7 * 512 + 512) + (512 * 512 + 512))
     heads = (512 * 1 + 1) + (512 * 18 + 18)
@@ -119,14 +119,14 @@ def test_the_deeper_network_has_twice_the_kernels_and_one_more_layer() -> None:
     assert count_parameters(build_network(ATARI, name="dueling-deeper")) == 7_253_843
 
 
-def test_small_networks_by_hand() -> None:
+def test_small_network_sizes_by_hand() -> None:
     grid = (3 * 32 * 9 + 32) + (32 * 64 * 9 + 64) + 2 * (64 * 7 * 5 * 128 + 128)
     assert count_parameters(build_network(GRID)) == grid + (128 + 1) + (128 * 6 + 6)
     vector = 2 * ((8 * 256 + 256) + (256 * 256 + 256))
     assert count_parameters(build_network(VECTOR)) == vector + (256 + 1) + (256 * 3 + 3)
 
 
-def test_widths_are_settings() -> None:
+def test_network_widths_follow_settings() -> None:
     wide = build_network(GRID, name="small-conv", convolutions=(5, 6, 7), hidden=(8, 9))
     convolutions = (3 * 5 * 9 + 5) + (5 * 6 * 9 + 6) + (6 * 7 * 9 + 7)
     streams = 2 * ((7 * 35 * 8 + 8) + (8 * 9 + 9)) + (9 + 1) + (9 * 6 + 6)
@@ -143,7 +143,7 @@ def test_widths_are_settings() -> None:
         ((3, 1, 1), "small-conv"),
     ],
 )
-def test_auto_goes_by_the_observation(shape: tuple[int, ...], name: str) -> None:
+def test_auto_selects_network_by_observation(shape: tuple[int, ...], name: str) -> None:
     spec = Spec("any", shape, 1, "float32", 2, 1.0)
     assert choose_network_name(spec) == name
     assert [(n, p.shape) for n, p in build_network(spec).named_parameters()] == [
@@ -152,25 +152,25 @@ def test_auto_goes_by_the_observation(shape: tuple[int, ...], name: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("spec", "settings", "words"),
+    ("spec", "settings", "message"),
     [
-        (GRID, {"name": "dueling"}, r"dueling needs images of at least 36x36, grid shows \(3, 7"),
+        (GRID, {"name": "dueling"}, r"dueling needs images of at least 36x36, but grid has \(3, 7"),
         (GRID, {"name": "dueling-deeper"}, "dueling-deeper needs images of at least 36x36"),
-        (VECTOR, {"name": "dueling"}, r"vector shows \(8,\): use --network.name auto"),
-        (VECTOR, {"name": "small-conv"}, "small-conv needs images of at least 1x1, vector"),
+        (VECTOR, {"name": "dueling"}, r"vector has \(8,\): use --network.name auto"),
+        (VECTOR, {"name": "small-conv"}, "small-conv needs images of at least 1x1, but vector"),
         (ATARI, {"convolutions": (1, 2)}, r"must name 3 widths for dueling, not \(1, 2\)"),
-        (VECTOR, {"convolutions": (1,)}, "network.convolutions has no part in mlp"),
+        (VECTOR, {"convolutions": (1,)}, "network.convolutions does not apply to mlp"),
     ],
 )
-def test_what_does_not_fit_is_refused(spec: Spec, settings: dict, words: str) -> None:
-    with pytest.raises(ConfigError, match=words) as caught:
+def test_unsuitable_network_raises_config_error(spec: Spec, settings: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         build_network(spec, **settings)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("spec", [ATARI, GRID, VECTOR], ids=lambda spec: spec.env)
-def test_inputs_are_divided_by_the_largest_value(spec: Spec) -> None:
-    """Bytes of 0 ... high are worth what floats of 0 ... 1 are to the same weights."""
+def test_inputs_are_divided_by_high(spec: Spec) -> None:
+    """Bytes of 0 ... high give the same values as floats of 0 ... 1 with the same weights."""
     network, unscaled = build_network(spec), build_network(spec._replace(high=1.0))
     unscaled.load_state_dict(network.state_dict())
     x = random_observations(spec, 3)
@@ -198,51 +198,51 @@ def test_gradients_reach_every_parameter(spec: Spec, name: str) -> None:
     ratio=st.integers(1, 3),
     stride=st.integers(1, 4),
     sides=st.tuples(st.integers(0, 9), st.integers(0, 9)),
-    planes=st.booleans(),
+    channels_first=st.booleans(),
     dtype=st.sampled_from((torch.uint8, torch.float16, torch.float32, torch.float64)),
 )
-def test_a_folded_convolution_is_a_plain_one(
+def test_folded_convolution_equals_strided_convolution(
     channels: int,
     out: int,
     ratio: int,
     stride: int,
     sides: tuple[int, int],
-    planes: bool,
+    channels_first: bool,
     dtype: torch.dtype,
 ) -> None:
-    """Whatever the image's size, layout and type, rows and columns no kernel reaches included."""
+    """For any image size, layout and type, including trailing rows that no kernel covers."""
     kernel = ratio * stride
     x = torch.randint(0, 256, (2, channels, kernel + sides[0], kernel + sides[1])).to(dtype)
     weight = torch.randn(out, channels, kernel, kernel, dtype=torch.float64)
     plain = nn.functional.conv2d(x.double(), weight, stride=stride)
     cells = weight.view(out, channels, ratio, stride, ratio, stride).permute(0, 1, 3, 5, 2, 4)
-    order = cells if planes else cells.permute(0, 2, 3, 1, 4, 5)  # c dy dx, or dy dx c
-    folded = SpaceToDepth(stride, planes)(x)
+    order = cells if channels_first else cells.permute(0, 2, 3, 1, 4, 5)  # c dy dx, or dy dx c
+    folded = SpaceToDepth(stride, channels_first)(x)
     assert folded.dtype == dtype
     assert folded.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(nn.functional.conv2d(folded.double(), order.flatten(1, 3)), plain)
 
 
 @pytest.mark.parametrize("spec", [ATARI, GRID, VECTOR], ids=lambda spec: spec.env)
-def test_preparing_leaves_observations_as_they_are(spec: Spec) -> None:
-    """In float32 too, where no conversion copies them; into given memory go the same numbers."""
+def test_prepare_inputs_does_not_change_observations(spec: Spec) -> None:
+    """In float32 too, where no conversion copies them; `out` gets the same numbers."""
     network, x = build_network(spec), random_observations(spec, 3).float()
     before = x.clone()
     prepared = network.prepare_inputs(x)
     assert torch.equal(network.prepare_inputs(x, torch.full_like(prepared, 7.0)), prepared)
     assert torch.equal(x, before)
-    scaled = (x / spec.high).flatten().sort().values  # folding moves pixels, and loses none here
+    scaled = (x / spec.high).flatten().sort().values  # folding moves pixels and drops none here
     torch.testing.assert_close(prepared.flatten().sort().values, scaled)
 
 
-def test_streams_side_by_side_are_streams_one_by_one() -> None:
+def test_parallel_streams_equal_separate_streams() -> None:
     """Each stream is relu(W2 relu(W1 x + b1) + b2) of its own weights."""
     network = build_network(VECTOR, hidden=(6, 5))
     x = torch.randn(4, 8)
-    both = network.streams(x).chunk(2, -1)
+    value_and_advantage = network.streams(x).chunk(2, -1)
     first = network.streams.first
     assert first is not None
-    for i, found in enumerate(both):
+    for i, result in enumerate(value_and_advantage):
         hidden = (x @ first.weight[6 * i : 6 * i + 6].T + first.bias[6 * i : 6 * i + 6]).relu()
         last = (hidden @ network.streams.weights[0][i] + network.streams.biases[0][i]).relu()
-        torch.testing.assert_close(found, last)
+        torch.testing.assert_close(result, last)

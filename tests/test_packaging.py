@@ -37,6 +37,7 @@ PUBLISHED_VERSIONS = {
     ),
     "triton==3.7.1": ("importlib-metadata; python_version < '3.10'",),
     "ale-py==0.12.1": ("numpy>1.20", "typing-extensions; python_version < '3.11'"),
+    "jinja2==3.1.6": ("markupsafe>=2.0",),
     "ruff==0.17.4": (),
     "pyright==1.1.414": ("nodeenv>=1.6.0", "typing-extensions>=4.1"),
 }

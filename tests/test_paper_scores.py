@@ -105,15 +105,17 @@ def test_three_cells_of_table_1_contradict_table_3() -> None:
 
 
 def test_expert_is_best_demonstration_except_private_eye() -> None:
-    shown = paper_demonstrations()
-    assert list(shown) == list(game_titles())
-    differ = {g: (r["expert"], shown[g].highest_return) for g, r in printed_scores("noop").items()}
+    statistics = paper_demonstrations()
+    assert list(statistics) == list(game_titles())
+    differ = {
+        g: (r["expert"], statistics[g].highest_return) for g, r in printed_scores("noop").items()
+    }
     differ = {game: pair for game, pair in differ.items() if pair[0] != pair[1]}
     assert differ == {"private_eye": (72_800, 74_456)}
     assert any("72,800" in c.printed and "74,456" in c.printed for c in PAPER_CORRECTIONS)
     assert all(
         d.lowest_return <= d.highest_return and d.transitions > d.episodes > 0
-        for d in shown.values()
+        for d in statistics.values()
     )
 
 

@@ -1,4 +1,4 @@
-"""The base against the paper's table of hyper parameters, and each preset against the base."""
+"""The defaults against the paper's hyper-parameters, and each preset against the defaults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lookfurther.validation import validate
 from tests.test_config import flatten_config
 
 
-def test_the_base_is_the_papers_table_of_hyper_parameters() -> None:
+def test_defaults_are_paper_hyper_parameters() -> None:
     """Table 6, and the numbers of Sec. 3.2 and 3.4."""
     c = preset("apex-dqfd")
     assert c == Config()
@@ -44,7 +44,7 @@ def test_the_base_is_the_papers_table_of_hyper_parameters() -> None:
     assert c.replay.horizons == (1, 10)
 
 
-# What each preset and scale changes, in full.
+# All settings that each preset and scale changes.
 EXPECTED_OVERRIDES: dict[str, dict[str, Any]] = {
     "apex-dqfd": {},
     "apex-dqfd-deeper": {"network__name": "dueling-deeper"},
@@ -80,27 +80,27 @@ SMALL_OVERRIDES: dict[str, Any] = {
 
 
 def overrides_of(config: Config) -> dict[str, Any]:
-    """The settings that differ from the base, but for the preset's own name."""
+    """The settings that differ from the defaults, except the preset's name."""
     base = flatten_config(Config())
     return {k: v for k, v in flatten_config(config).items() if v != base[k] and k != "preset"}
 
 
-def test_the_table_of_presets_is_whole() -> None:
+def test_every_preset_has_expected_overrides() -> None:
     assert set(PRESETS) == set(EXPECTED_OVERRIDES)
     assert set(SCALES) == {"paper", "small"}
 
 
 @pytest.mark.parametrize("name", EXPECTED_OVERRIDES)
-def test_a_preset_differs_from_the_base_in_exactly_what_it_lists(name: str) -> None:
-    """An override that repeats the base's value would be missing from the difference."""
+def test_preset_changes_its_overrides_only(name: str) -> None:
+    """An override equal to the default would be missing from the difference."""
     assert overrides_of(preset(name)) == EXPECTED_OVERRIDES[name] == PRESETS[name].overrides
     assert overrides_of(preset(name, "small")) == EXPECTED_OVERRIDES[name] | SMALL_OVERRIDES
     assert preset(name).preset == name
 
 
 @pytest.mark.parametrize("name", [*PRESETS, *SCALES])
-def test_a_preset_is_a_handful_of_overrides(name: str) -> None:
-    """At most 8 settings away from the base or from another preset it extends."""
+def test_preset_has_few_overrides(name: str) -> None:
+    """At most 8 settings differ from the defaults or from another preset that it extends."""
     table = PRESETS if name in PRESETS else SCALES
     own = table[name].overrides.items()
     others = [p.overrides.items() for key, p in table.items() if key != name]
@@ -108,13 +108,13 @@ def test_a_preset_is_a_handful_of_overrides(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_names_its_place_in_the_paper(name: str) -> None:
+def test_preset_describes_its_place_in_paper(name: str) -> None:
     assert re.match(r"(Tables? \d(-\d)?|Fig\. \d|Sec\. \d\.\d), \S", PRESETS[name].description)
 
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_validates_at_every_scale(name: str, scale: str) -> None:
+def test_every_preset_is_valid_at_every_scale(name: str, scale: str) -> None:
     config = preset(name, scale, env="ALE/Pong-v5")
     if config.learner.expert_items:
         config = replace(config, demos=("pong",))
@@ -123,11 +123,11 @@ def test_every_preset_validates_at_every_scale(name: str, scale: str) -> None:
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_batch_is_always_the_papers(name: str, scale: str) -> None:
+def test_batch_size_is_always_256(name: str, scale: str) -> None:
     assert preset(name, scale).batch_size == 256
 
 
-def test_further_overrides_come_last() -> None:
+def test_further_overrides_apply_last() -> None:
     config = preset("no-tc", "small", learner__tc_weight=0.5, actor__lanes=3, env="CartPole-v1")
     assert (config.learner.tc_weight, config.actor.lanes) == (0.5, 3)
     assert config.env == "CartPole-v1"
@@ -140,8 +140,6 @@ def test_further_overrides_come_last() -> None:
         (("no-tc", "huge"), "unknown scale 'huge': choose one of paper, small"),
     ],
 )
-def test_unknown_names_are_refused_with_the_known_ones(
-    arguments: tuple[str, ...], message: str
-) -> None:
+def test_unknown_preset_or_scale_lists_known_ones(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         preset(*arguments)

@@ -1,4 +1,4 @@
-"""Prioritized replay's equations: the mass of an item, and weights that undo the sampling bias."""
+"""Prioritized replay: the mass of an item, and weights that correct the sampling bias."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ def test_mass_by_hand() -> None:
 
 
 def test_mass_is_never_zero() -> None:
-    """An error of 0 is still sampled, at the offset's mass: 1e-6^0.6 = 10^-3.6."""
-    found = priority_mass(torch.zeros(1, dtype=torch.float64), 0.6, 1e-6)
-    assert found.item() == pytest.approx(2.51188643150958e-4, rel=1e-12)
+    """An item with an error of 0 has the offset's mass: 1e-6^0.6 = 10^-3.6."""
+    result = priority_mass(torch.zeros(1, dtype=torch.float64), 0.6, 1e-6)
+    assert result.item() == pytest.approx(2.51188643150958e-4, rel=1e-12)
 
 
 @settings(deadline=None)
 @given(masses, unit, st.floats(1, 1e7))
-def test_weights_are_the_full_formula(weights: list[float], beta: float, n: float) -> None:
-    """(N P(i))^-beta over the largest, whatever the replay's size N."""
+def test_importance_weights_match_formula(weights: list[float], beta: float, n: float) -> None:
+    """(N P(i))^-beta divided by the largest, for any replay size N."""
     p = normalized(weights)
     full = (n * p) ** -beta
-    found = importance_weights(p, beta)
-    torch.testing.assert_close(found, full / full.max(), rtol=1e-6, atol=0)
+    result = importance_weights(p, beta)
+    torch.testing.assert_close(result, full / full.max(), rtol=1e-6, atol=0)
 
 
 @settings(deadline=None)
 @given(masses, unit)
-def test_the_rarest_item_weighs_one_and_none_weighs_more(weights: list[float], beta: float) -> None:
+def test_largest_importance_weight_is_one(weights: list[float], beta: float) -> None:
     p = normalized(weights)
     w = importance_weights(p, beta)
     assert w[p.argmin()].item() == 1.0
@@ -62,7 +62,7 @@ def test_the_rarest_item_weighs_one_and_none_weighs_more(weights: list[float], b
 
 @settings(deadline=None)
 @given(masses)
-def test_beta_zero_weighs_all_alike(weights: list[float]) -> None:
+def test_beta_zero_gives_equal_weights(weights: list[float]) -> None:
     w = importance_weights(normalized(weights), 0.0)
     assert torch.equal(w, torch.ones(len(weights)))
 
@@ -75,12 +75,12 @@ def test_beta_one_is_unbiased(weights: list[float], seed: int) -> None:
     f = torch.randn(
         len(weights), dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
     )
-    found = (p * importance_weights(p, 1.0) * f).sum()
+    result = (p * importance_weights(p, 1.0) * f).sum()
     tolerance = 1e-6 * (p.min() * f.abs().sum()).item()
-    assert found.item() == pytest.approx((p.min() * f.sum()).item(), rel=0, abs=tolerance)
+    assert result.item() == pytest.approx((p.min() * f.sum()).item(), rel=0, abs=tolerance)
 
 
-def test_weights_by_hand() -> None:
+def test_importance_weights_by_hand() -> None:
     """Probabilities 1/2, 1/8, 3/8 at beta 1/2 and 1."""
     p = torch.tensor([0.5, 0.125, 0.375], dtype=torch.float64)
     assert importance_weights(p, 1.0).tolist() == pytest.approx([0.25, 1, 1 / 3], rel=1e-7)
@@ -95,7 +95,7 @@ def test_priorities_of_td_errors() -> None:
 
 
 def test_initial_td_errors_by_hand() -> None:
-    """Rewards 1, 4, 8 at gamma 1/2; the film goes on, ends, or is cut after two steps."""
+    """Rewards 1, 4, 8 at gamma 1/2; the episode continues, terminates or is truncated."""
     q_a = torch.tensor([10.0, 10.0, 10.0])
     v = torch.tensor([99.0, 2.0, 4.0, 8.0]).repeat(3, 1)
     reward = torch.tensor([1.0, 4.0, 8.0]).repeat(3, 1)
@@ -106,9 +106,9 @@ def test_initial_td_errors_by_hand() -> None:
     assert three.tolist() == [4.0, 7.0, 6.0]  # targets 5 + 8 / 8, 3, 3 + 4 / 4
 
 
-def test_initial_td_errors_are_in_the_space_of_h() -> None:
+def test_initial_td_errors_use_value_transform() -> None:
     """h(3 + 24 / 2) = h(15) = 3.15, where 24 = h^-1(4.24)."""
     q_a, v = torch.tensor([4.15]), torch.tensor([[0.0, 4.24]])
     reward, mark = torch.tensor([[3.0]]), torch.zeros(1, 1, dtype=torch.uint8)
-    found = initial_td_error(q_a, v, reward, mark, 1, 0.5, make_value_transform("h", 1e-2))
-    assert found.item() == pytest.approx(1.0, rel=1e-5)
+    result = initial_td_error(q_a, v, reward, mark, 1, 0.5, make_value_transform("h", 1e-2))
+    assert result.item() == pytest.approx(1.0, rel=1e-5)

@@ -30,11 +30,11 @@ class MeanNetwork(nn.Module):
 
     def __init__(self, actions: int) -> None:
         super().__init__()
-        self.slope = nn.Parameter(torch.linspace(-1, 1, actions) / 10)
+        self.weight = nn.Parameter(torch.linspace(-1, 1, actions) / 10)
 
     def forward(self, x: Tensor) -> Tensor:
         brightness = x.float().flatten(1).mean(1, keepdim=True)
-        return brightness * self.slope
+        return brightness * self.weight
 
 
 class History:
@@ -93,7 +93,7 @@ def expected_samplable(history: History, replay: PrioritizedReplay) -> set[tuple
 def check_every_item(history: History, replay: PrioritizedReplay) -> int:
     """Assert that every item equals the history's and none is missing; returns their number."""
     written = len(history.actions)
-    found = set()
+    result = set()
     for batch in replay.iter_items(64):
         for i, item in enumerate(batch.item.tolist()):
             slot, h = divmod(item, len(replay.config.horizons))
@@ -104,9 +104,9 @@ def check_every_item(history: History, replay: PrioritizedReplay) -> int:
             assert np.array_equal(batch.x[i], x), (lane, t, n)
             assert np.array_equal(batch.x_next[i], x_next), (lane, t, n)
             assert (batch.a[i], batch.r[i], batch.discount[i]) == (a, r, discount), (lane, t, n)
-            found.add((lane, t, n))
-    assert found == expected_samplable(history, replay)
-    return len(found)
+            result.add((lane, t, n))
+    assert result == expected_samplable(history, replay)
+    return len(result)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def add_toy_step(rng: np.random.Generator, replay: PrioritizedReplay, history: H
 def test_smallest_replay_keeps_whole_stacks(
     stack: int, horizons: set[int], lanes: int, seed: int
 ) -> None:
-    chosen = preset(
+    settings = preset(
         "no-demos",
         env="toy",
         environment__frame_stack=stack,
@@ -194,12 +194,12 @@ def test_smallest_replay_keeps_whole_stacks(
         replay__horizons=tuple(horizons),
         replay__learning_starts=lanes * (max(horizons) + 2),
     )
-    least = validation.min_capacity(chosen)
-    validate(config.replace(chosen, replay__capacity=least))
+    capacity = validation.min_capacity(settings)
+    validate(config.replace(settings, replay__capacity=capacity))
     with pytest.raises(ConfigError, match="capacity"):
-        validate(config.replace(chosen, replay__capacity=least - 1))
+        validate(config.replace(settings, replay__capacity=capacity - 1))
     spec = Spec("toy", (1,), stack, "float32", 4, 1.0)
-    subject = PrioritizedReplay(spec, lanes, least, chosen.replay, 0.9)
+    subject = PrioritizedReplay(spec, lanes, capacity, settings.replay, 0.9)
     rng, history = np.random.default_rng(seed), History()
     for _ in range(subject.slots_per_lane):
         add_toy_step(rng, subject, history)
@@ -208,14 +208,14 @@ def test_smallest_replay_keeps_whole_stacks(
         assert check_every_item(history, subject) >= lanes
 
 
-def random_chunk(rng: np.random.Generator, lanes: int, forget: int = 0) -> Chunk:
+def random_chunk(rng: np.random.Generator, lanes: int, invalidate_newest: int = 0) -> Chunk:
     return Chunk(
         plane=rng.random((1, lanes, 2), np.float32),
         action=rng.integers(4, size=(1, lanes)),
         reward=rng.random((1, lanes), np.float32),
         mark=np.zeros((1, lanes), np.uint8),
         priority=rng.random((1, lanes, 2), np.float32) + 0.01,
-        invalidate_newest=np.full(lanes, forget),
+        invalidate_newest=np.full(lanes, invalidate_newest),
     )
 
 
@@ -305,12 +305,12 @@ def test_overwritten_item_stays_unsamplable():
 def test_dropped_episode_is_never_sampled():
     replay = filled_replay()
     rng = np.random.default_rng(2)
-    replay.add(random_chunk(rng, 2, forget=15))
-    held = defaultdict(set)
+    replay.add(random_chunk(rng, 2, invalidate_newest=15))
+    samplable_times = defaultdict(set)
     for item in replay.tree.masses.nonzero().view(-1).tolist():
         lane, position = divmod(item // 2, replay.slots_per_lane)
-        held[lane].add(70 - (70 - position) % replay.slots_per_lane)
-    assert all(max(times) == 70 - 15 for times in held.values())
+        samplable_times[lane].add(70 - (70 - position) % replay.slots_per_lane)
+    assert all(max(times) == 70 - 15 for times in samplable_times.values())
 
 
 def test_state_restores_contents_priorities_and_draws():
@@ -336,8 +336,8 @@ def random_chunks(seed: int, turns: int) -> list[Chunk]:
         marked = rng.random(mark.shape) < 0.2
         mark[marked] = rng.choice([FIRST, TERMINAL, TRUNCATED, BEST], marked.sum())
         priority[rng.random(priority.shape) < 0.2] = 0
-        forget = np.where(rng.random(2) < 0.05, 7, 0)
-        chunks.append(Chunk(plane, action, reward, mark, priority, forget))
+        invalidate_newest = np.where(rng.random(2) < 0.05, 7, 0)
+        chunks.append(Chunk(plane, action, reward, mark, priority, invalidate_newest))
     return chunks
 
 

@@ -25,7 +25,6 @@ from lookfurther.training.run_dir import (
     RunDir,
     collect_versions,
     package_version,
-    write_text,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -205,25 +204,7 @@ def test_impossible_run_dir_is_refused(tmp_path: Path) -> None:
             RunDir.open(path, CONFIG, resume=False)
 
 
-# Text files and versions
-
-
-def test_write_text_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "report.md"
-    write_text(path, "old ü\n")
-    assert path.read_bytes() == "old ü\n".encode()
-
-    def raise_disk_full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", raise_disk_full)
-    with pytest.raises(OSError, match="No space"):
-        write_text(path, "new")
-    monkeypatch.undo()
-    assert path.read_text() == "old ü\n"
-    assert os.listdir(tmp_path) == ["report.md"]
-    write_text(path, "new")
-    assert path.read_text() == "new"
+# Versions
 
 
 def test_collect_versions_lists_packages() -> None:

@@ -1,4 +1,4 @@
-"""The helper process that reads other people's files: it ends before it takes all there is."""
+"""The sandbox process that reads files from other people: its limits and its errors."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ HOSTILE = Path(__file__).parent / "hostile"
 
 
 @pytest.fixture
-def helper() -> Iterator[Sandbox]:
-    helper = Sandbox()
-    yield helper
-    helper.stop()
+def sandbox_process() -> Iterator[Sandbox]:
+    process = Sandbox()
+    yield process
+    process.stop()
 
 
-def unpacked(name: str, folder: Path) -> Path:
+def unpack_hostile(name: str, folder: Path) -> Path:
     path = folder / "main_data.hdf5"
     path.write_bytes(gzip.decompress((HOSTILE / f"{name}.hdf5.gz").read_bytes()))
     return path
 
 
-def sound(folder: Path) -> Path:
+def write_sound_file(folder: Path) -> Path:
     path = folder / "sound.hdf5"
     with h5py.File(path, "w") as file:
         file.create_dataset("a/b", data=np.arange(10))
@@ -41,104 +41,106 @@ def sound(folder: Path) -> Path:
     return path
 
 
-def walk(path: Path) -> SandboxTask:
-    return SandboxTask("hdf5:walk", (str(path),), path.name, path.stat().st_size)
+def visit_task(path: Path) -> SandboxTask:
+    return SandboxTask("hdf5:visit_all", (str(path),), path.name, path.stat().st_size)
 
 
-def part(path: Path, most: int) -> SandboxTask:
-    """All of a deflated array of 80,000 bytes."""
-    wanted = [["a/c", [10_000], "i", 0, 10_000]]
-    return SandboxTask("hdf5:parts", (str(path), wanted), path.name, path.stat().st_size, most)
+def read_task(path: Path, max_bytes: int) -> SandboxTask:
+    """Read all rows of a deflated array of 80,000 bytes."""
+    requests = [["a/c", [10_000], "i", 0, 10_000]]
+    return SandboxTask(
+        "hdf5:read_arrays", (str(path), requests), path.name, path.stat().st_size, max_bytes
+    )
 
 
-def test_header_without_end_is_refused(tmp_path: Path, helper: Sandbox) -> None:
+def test_endless_header_is_an_error(tmp_path: Path, sandbox_process: Sandbox) -> None:
     with pytest.raises(ValueError, match=r"memory allocation failed|needs more than"):
-        helper.call(walk(unpacked("endless_header", tmp_path)))
-    helper.call(walk(sound(tmp_path)))  # and the next file is read as before
+        sandbox_process.call(visit_task(unpack_hostile("endless_header", tmp_path)))
+    sandbox_process.call(visit_task(write_sound_file(tmp_path)))  # the next file is read as before
 
 
-def test_pieces_that_do_not_fit_their_array_are_refused(tmp_path: Path) -> None:
-    path = unpacked("pieces_of_other_rank", tmp_path)
-    with pytest.raises(ValueError, match=r"shape \(4, 4\) is in pieces of \(4,\)"):
+def test_chunks_of_other_rank_are_an_error(tmp_path: Path) -> None:
+    path = unpack_hostile("chunks_of_other_rank", tmp_path)
+    with pytest.raises(ValueError, match=r"shape \(4, 4\) has chunks of \(4,\)"):
         episode_hdf5.check_file(path)
 
 
-def test_arrays_come_back_as_they_were_written(tmp_path: Path, helper: Sandbox) -> None:
-    answer = helper.call(part(sound(tmp_path), 80_000))
-    assert [array.tolist() for array in answer.arrays] == [[*range(10_000)]]
+def test_sandbox_returns_arrays_as_written(tmp_path: Path, sandbox_process: Sandbox) -> None:
+    result = sandbox_process.call(read_task(write_sound_file(tmp_path), 80_000))
+    assert [array.tolist() for array in result.arrays] == [[*range(10_000)]]
 
 
-def test_answer_larger_than_allowed_is_refused_unread(tmp_path: Path, helper: Sandbox) -> None:
+def test_response_over_limit_is_an_error(tmp_path: Path, sandbox_process: Sandbox) -> None:
     with pytest.raises(ValueError, match="cannot be read within"):
-        helper.call(part(sound(tmp_path), 79_999))
-    helper.call(walk(sound(tmp_path)))
+        sandbox_process.call(read_task(write_sound_file(tmp_path), 79_999))
+    sandbox_process.call(visit_task(write_sound_file(tmp_path)))
 
 
-def test_call_ends_with_its_cpu_time(tmp_path: Path, helper: Sandbox) -> None:
-    """Minutes of work, in which no memory is taken."""
-    path = sound(tmp_path)
-    helper.call(walk(path))
-    first = helper._process
+def test_task_over_cpu_limit_is_killed(tmp_path: Path, sandbox_process: Sandbox) -> None:
+    """The task would take minutes of CPU time and little memory."""
+    path = write_sound_file(tmp_path)
+    sandbox_process.call(visit_task(path))
+    first = sandbox_process._process
     assert first is not None
-    wanted = [["a/c", [10_000], "i", 5050, 5050]] * 300_000
+    requests = [["a/c", [10_000], "i", 5050, 5050]] * 300_000
     with pytest.raises(ValueError, match="MiB and 2 seconds of CPU time: it is damaged"):
-        helper.call(SandboxTask("hdf5:parts", (str(path), wanted), path.name, 0))
+        sandbox_process.call(SandboxTask("hdf5:read_arrays", (str(path), requests), path.name, 0))
     assert first.returncode == -signal.SIGXCPU
 
 
-def test_stopped_helper_is_killed_and_replaced(
-    tmp_path: Path, helper: Sandbox, monkeypatch: pytest.MonkeyPatch
+def test_stopped_process_is_killed_and_replaced(
+    tmp_path: Path, sandbox_process: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    helper.call(walk(sound(tmp_path)))
-    stopped = helper._process
+    sandbox_process.call(visit_task(write_sound_file(tmp_path)))
+    stopped = sandbox_process._process
     assert stopped is not None
     os.kill(stopped.pid, signal.SIGSTOP)
     with monkeypatch.context() as patch:
         patch.setattr(
             sandbox, "BASE_WALL_SECONDS", -20.0
-        )  # so that all it gets is the CPU seconds' share
+        )  # so the limit is ten per CPU second - 20
         with pytest.raises(ValueError, match="within 64 MiB and 2 seconds of CPU time"):
-            helper.call(walk(tmp_path / "sound.hdf5")._replace(file_bytes=0))
+            sandbox_process.call(visit_task(tmp_path / "sound.hdf5")._replace(file_bytes=0))
     assert stopped.returncode == -signal.SIGKILL
-    helper.call(walk(sound(tmp_path)))
+    sandbox_process.call(visit_task(write_sound_file(tmp_path)))
 
 
-def test_killed_helper_is_replaced(tmp_path: Path, helper: Sandbox) -> None:
-    helper.call(walk(sound(tmp_path)))
-    first = helper._process
+def test_killed_process_is_replaced(tmp_path: Path, sandbox_process: Sandbox) -> None:
+    sandbox_process.call(visit_task(write_sound_file(tmp_path)))
+    first = sandbox_process._process
     assert first is not None
     first.kill()
     first.wait()
-    helper.call(walk(sound(tmp_path)))
-    assert helper._process is not first
+    sandbox_process.call(visit_task(write_sound_file(tmp_path)))
+    assert sandbox_process._process is not first
 
 
-def test_interrupted_call_leaves_no_half_answer(
-    tmp_path: Path, helper: Sandbox, monkeypatch: pytest.MonkeyPatch
+def test_interrupted_call_leaves_no_partial_response(
+    tmp_path: Path, sandbox_process: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = sound(tmp_path)
+    path = write_sound_file(tmp_path)
 
-    def interrupted(*_: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(sandbox, "_receive_array", interrupted)
+        patch.setattr(sandbox, "_receive_array", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            helper.call(part(path, 80_000))
-    assert helper.call(walk(path)).value is None
+            sandbox_process.call(read_task(path, 80_000))
+    assert sandbox_process.call(visit_task(path)).value is None
 
 
-def test_reasons_are_one_line(tmp_path: Path, helper: Sandbox) -> None:
+def test_sandbox_errors_are_one_line(tmp_path: Path, sandbox_process: Sandbox) -> None:
     path = tmp_path / "no.hdf5"
-    path.write_bytes(b"nothing\nof the kind")
+    path.write_bytes(b"no\nHDF5 file")
     with pytest.raises(ValueError) as caught:  # noqa: PT011
-        helper.call(walk(path))
+        sandbox_process.call(visit_task(path))
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="FileNotFoundError"):
-        helper.call(walk(path)._replace(arguments=(str(tmp_path / "absent.hdf5"),)))
+        sandbox_process.call(visit_task(path)._replace(arguments=(str(tmp_path / "absent.hdf5"),)))
 
 
-def test_pipe_is_refused_unopened(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "endless.hdf5")  # opening it would wait for a writer, and there is none
+def test_named_pipe_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "endless.hdf5")  # opening it would block without a writer
     with pytest.raises(ValueError, match=r"endless\.hdf5 is not a file"):
         episode_hdf5.check_file(tmp_path / "endless.hdf5")

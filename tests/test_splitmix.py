@@ -14,14 +14,14 @@ WORD = 2**64
 
 def oracle(state: int, count: int) -> list[int]:
     """The first outputs of SplitMix64, as its authors define it."""
-    found = []
+    result = []
     for _ in range(count):
         state = (state + 0x9E3779B97F4A7C15) % WORD
         z = state
         z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) % WORD
         z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % WORD
-        found.append(z ^ (z >> 31))
-    return found
+        result.append(z ^ (z >> 31))
+    return result
 
 
 def test_oracle_matches_published_numbers() -> None:
@@ -32,13 +32,13 @@ def test_oracle_matches_published_numbers() -> None:
 def test_numpy_and_torch_continue_the_sequence(state: int, counts: list[int]) -> None:
     expected = oracle(state, sum(counts))
     host, tensor = init_rng_state(state).numpy(), init_rng_state(state)
-    found = []
+    result = []
     for count in counts:
         ours = next_uniform(host, 1 + np.arange(count))
         assert np.array_equal(ours, next_uniform(tensor, 1 + torch.arange(count)).numpy())
         assert int(host[0]) == int(tensor[0])
-        found += ours.tolist()
-    assert found == [(z >> 11) / 2**53 for z in expected]
+        result += ours.tolist()
+    assert result == [(z >> 11) / 2**53 for z in expected]
 
 
 def test_mix_bits_is_injective() -> None:

@@ -28,11 +28,11 @@ def make_tree(values: list[float]) -> SumTree:
 def test_found_item_contains_u(values: list[float], shares: list[float]):
     tree = make_tree(values)
     u = np.array(shares) * tree.total_mass
-    found = tree.find_items(u)
+    result = tree.find_items(u)
     edges = np.concatenate([[0], np.cumsum(values)])
     slack = 1e-9 * edges[-1]  # block sums round differently from one long cumulative sum
-    assert (edges[found] <= u + slack).all()
-    assert (u <= edges[found + 1] + slack).all()
+    assert (edges[result] <= u + slack).all()
+    assert (u <= edges[result + 1] + slack).all()
 
 
 @given(masses, st.lists(st.floats(0, 1), min_size=1, max_size=50))
@@ -79,9 +79,9 @@ def test_torch_finds_same_items_as_numpy(values: list[float], shares: list[float
     with patch.object(sum_tree, "to_native", lambda x: x):
         tree = SumTree(len(values))
         tree.set(torch.arange(len(values)), torch.tensor(values, dtype=torch.float64))
-        found = tree.find_items(torch.from_numpy(u)).numpy()
+        result = tree.find_items(torch.from_numpy(u)).numpy()
     assert torch.equal(tree.block_sums, host.block_sums)
-    assert np.array_equal(found, host.find_items(u))
+    assert np.array_equal(result, host.find_items(u))
 
 
 @given(st.data())
@@ -91,11 +91,11 @@ def test_search_rows_matches_searchsorted(data: st.DataObject):
     steps = data.draw(st.lists(st.integers(0, 3), min_size=n * width, max_size=n * width))
     edges = np.cumsum(np.reshape(steps, (n, width)), -1).astype(np.float64) + 1
     u = np.array(data.draw(st.lists(st.integers(0, 70), min_size=n, max_size=n)), np.float64)
-    found = search_rows(edges, u)
-    assert np.array_equal(found, search_rows(torch.from_numpy(edges), torch.from_numpy(u)).numpy())
+    result = search_rows(edges, u)
+    assert np.array_equal(result, search_rows(torch.from_numpy(edges), torch.from_numpy(u)).numpy())
     pairs = zip(edges, u, strict=True)
     expected_columns = [min(np.searchsorted(e, v, "right"), np.argmax(e)) for e, v in pairs]
-    assert found.tolist() == expected_columns
+    assert result.tolist() == expected_columns
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1, 16), (100_000, 32), (4_000_000, 128)])

@@ -1,4 +1,4 @@
-"""Proposition A.2 and its lemmas, for the rationalised forms; their accuracy in float32."""
+"""Proposition A.2 and its lemmas for the rationalised forms, and their accuracy in float32."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def autograd_gradient(function: Callable[[Tensor], Tensor], at: Tensor) -> Tenso
 
 
 def magnitudes(dtype: torch.dtype = torch.float64) -> Tensor:
-    """1e-6 ... 1e6, fifty to an order of magnitude."""
+    """1e-6 ... 1e6, fifty per order of magnitude."""
     return torch.logspace(-6, 6, 601, dtype=torch.float64).to(dtype)
 
 
@@ -72,13 +72,13 @@ def relative_error(
     with localcontext() as context:
         context.prec = 60
         truth = [exact(Decimal(x), Decimal(eps)) for x in at.tolist()]
-        found = zip(ours(at).tolist(), ours(-at).tolist(), truth, strict=True)
-        return max(float(max(abs(Decimal(p) - t), abs(Decimal(m) + t)) / t) for p, m, t in found)
+        result = zip(ours(at).tolist(), ours(-at).tolist(), truth, strict=True)
+        return max(float(max(abs(Decimal(p) - t), abs(Decimal(m) + t)) / t) for p, m, t in result)
 
 
 @settings(deadline=None)
 @given(eps_of, reals, reals)
-def test_h_and_its_inverse_are_strictly_increasing(eps: float, x: float, y: float) -> None:
+def test_h_and_inverse_strictly_increase(eps: float, x: float, y: float) -> None:
     """Prop. A.2 (i) and (iv)."""
     x, y = min(x, y), max(x, y)
     assume(y - x > 1e-9 * max(1.0, abs(x), abs(y)))
@@ -89,7 +89,7 @@ def test_h_and_its_inverse_are_strictly_increasing(eps: float, x: float, y: floa
 
 @settings(deadline=None)
 @given(eps_of, reals)
-def test_h_and_its_inverse_undo_each_other(eps: float, z: float) -> None:
+def test_h_and_inverse_cancel(eps: float, z: float) -> None:
     """Prop. A.2 (iii)."""
     h, h_inv = make_value_transform("h", eps)
     at = float64_tensor(z)
@@ -111,8 +111,8 @@ def test_lipschitz_bounds(eps: float, x: float, y: float) -> None:
 
 
 @pytest.mark.parametrize("eps", EPS)
-def test_lipschitz_constants_are_the_least(eps: float) -> None:
-    """h has the slope L_h at 0; h^-1 comes as near L_h^-1 as one likes far out, and not at 0."""
+def test_lipschitz_constants_are_tight(eps: float) -> None:
+    """h has the gradient L_h at 0; that of h^-1 approaches L_h^-1 far from 0."""
     h, h_inv = make_value_transform("h", eps)
     assert h(float64_tensor(1e-9)).item() / 1e-9 == pytest.approx(0.5 + eps, rel=1e-8)
     far = float64_tensor(1e6 / eps, 1.001e6 / eps)
@@ -122,19 +122,19 @@ def test_lipschitz_constants_are_the_least(eps: float) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("eps", EPS)
-def test_gradients_are_the_lemmas(eps: float, dtype: torch.dtype) -> None:
-    """Lemmas A.1 and A.2, at 0 too, through autograd."""
+def test_gradients_match_lemmas(eps: float, dtype: torch.dtype) -> None:
+    """Lemmas A.1 and A.2 through autograd, including at 0."""
     grid = magnitudes()
     at = torch.cat([-grid.flip(0), float64_tensor(0.0), grid])
     tolerance = 1e-12 if dtype == torch.float64 else 1e-6
-    for function, slope in zip(
+    for function, gradient in zip(
         make_value_transform("h", eps), (gradient_of_h, gradient_of_h_inv), strict=True
     ):
-        found = autograd_gradient(function, at.to(dtype)).double()
-        torch.testing.assert_close(found, slope(at, eps), rtol=tolerance, atol=0)
+        result = autograd_gradient(function, at.to(dtype)).double()
+        torch.testing.assert_close(result, gradient(at, eps), rtol=tolerance, atol=0)
 
 
-def test_slopes_at_zero_by_hand() -> None:
+def test_gradients_at_zero_by_hand() -> None:
     h, h_inv = make_value_transform("h", 1e-2)
     assert autograd_gradient(h, float64_tensor(0.0)).item() == pytest.approx(0.51, rel=1e-15)
     assert autograd_gradient(h_inv, float64_tensor(0.0)).item() == pytest.approx(
@@ -142,8 +142,8 @@ def test_slopes_at_zero_by_hand() -> None:
     )
 
 
-def test_autograd_through_the_printed_forms_is_wrong_at_zero() -> None:
-    """Why the forms are rationalised: sign(0) = 0 cuts the square root's share of the gradient."""
+def test_autograd_of_printed_forms_is_wrong_at_zero() -> None:
+    """Why the forms are rationalised: sign(0) = 0 drops the square root's part of the gradient."""
     assert autograd_gradient(
         lambda z: printed_h(z, 1e-2), float64_tensor(0.0)
     ).item() == pytest.approx(1e-2)
@@ -152,15 +152,15 @@ def test_autograd_through_the_printed_forms_is_wrong_at_zero() -> None:
 
 @settings(deadline=None)
 @given(eps_of, reals)
-def test_oddness_is_exact(eps: float, z: float) -> None:
+def test_h_is_exactly_odd(eps: float, z: float) -> None:
     for function in make_value_transform("h", eps):
         plus, minus = function(float64_tensor(z, -z)).tolist()
         assert plus == -minus
 
 
 @pytest.mark.parametrize("eps", EPS)
-def test_agrees_with_the_printed_forms(eps: float) -> None:
-    """In float64, away from 0, where the printed forms do not cancel."""
+def test_h_matches_printed_forms(eps: float) -> None:
+    """In float64 and away from 0, where the printed forms do not cancel."""
     at = torch.logspace(-1, 6, 200, dtype=torch.float64)
     h, h_inv = make_value_transform("h", eps)
     for z in (at, -at):
@@ -171,7 +171,7 @@ def test_agrees_with_the_printed_forms(eps: float) -> None:
 @pytest.mark.parametrize(
     ("z", "image"), [(0, 0), (3, 1.03), (8, 2.08), (-8, -2.08), (24, 4.24), (9999, 198.99)]
 )
-def test_values_by_hand(z: float, image: float) -> None:
+def test_h_by_hand(z: float, image: float) -> None:
     """sqrt(z + 1) - 1 + z / 100 at perfect squares."""
     h, h_inv = make_value_transform("h", 1e-2)
     assert h(float64_tensor(z)).item() == pytest.approx(image, rel=1e-14)
@@ -179,37 +179,37 @@ def test_values_by_hand(z: float, image: float) -> None:
 
 
 @pytest.mark.parametrize("eps", EPS)
-def test_float32_is_accurate_over_twelve_orders_of_magnitude(eps: float) -> None:
-    """Against the printed forms in 60 decimal digits, both signs."""
+def test_float32_is_accurate_over_twelve_magnitudes(eps: float) -> None:
+    """Against the printed forms in 60 decimal digits, for both signs."""
     h, h_inv = make_value_transform("h", eps)
     assert relative_error(h, exact_h, eps) <= 1e-6
     assert relative_error(h_inv, exact_h_inv, eps) <= 1e-6
 
 
 @pytest.mark.parametrize("eps", [1e-3, 1e-2])
-def test_the_printed_forms_lose_digits_in_float32(eps: float) -> None:
+def test_printed_forms_lose_digits_in_float32(eps: float) -> None:
     """Why the forms are rationalised: near 0 the printed ones subtract nearly equal numbers."""
     assert relative_error(lambda z: printed_h(z, eps), exact_h, eps) > 1e-2
     assert relative_error(lambda x: printed_h_inv(x, eps), exact_h_inv, eps) > 1e-2
 
 
 def test_round_trip_in_float32() -> None:
-    """What the learner does to a value in every target, over the same range."""
+    """As the learner does with a value in every target, over the same range."""
     at = magnitudes(torch.float32)
     for eps in EPS:
         h, h_inv = make_value_transform("h", eps)
         torch.testing.assert_close(h_inv(h(at)), at, rtol=1e-6, atol=0)
 
 
-def test_identity_is_the_standard_operator() -> None:
+def test_identity_is_standard_operator() -> None:
     assert make_value_transform("identity", 1e-2) is IDENTITY
     at = float64_tensor(-3.0, 0.0, 5.0)
     assert torch.equal(IDENTITY.h(at), at)
     assert torch.equal(IDENTITY.h_inv(at), at)
 
 
-def test_rewards_as_the_learner_sees_them() -> None:
-    """Raw for this paper, cut to [-1, 1] for DQN, sign(r) log(1 + |r|) for DQfD."""
+def test_reward_transforms_by_hand() -> None:
+    """Raw in this paper, clipped to [-1, 1] in DQN, sign(r) log(1 + |r|) in DQfD."""
     r = float64_tensor(-400.0, -0.5, 0.0, 1.0, 99.0)
     assert torch.equal(REWARD_TRANSFORMS["raw"](r), r)
     assert REWARD_TRANSFORMS["clip"](r).tolist() == [-1.0, -0.5, 0.0, 1.0, 1.0]

@@ -1,4 +1,4 @@
-"""Episodes truncated from outside, and lanes that do not run in phase."""
+"""Truncation of episodes by the caller, and staggered lanes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CASES = {
 
 @pytest.fixture(params=CASES)
 def env_pair(request: pytest.FixtureRequest) -> Iterator[tuple[Envs, Envs]]:
-    """The same four lanes twice."""
+    """Two copies of the same four lanes."""
     env, environment = CASES[request.param]
     if is_atari(env):
         pytest.importorskip("ale_py")
@@ -39,7 +39,7 @@ def env_pair(request: pytest.FixtureRequest) -> Iterator[tuple[Envs, Envs]]:
         yield one, other
 
 
-def test_truncated_lanes_open_an_episode_and_others_go_on(env_pair: tuple[Envs, Envs]) -> None:
+def test_truncated_lanes_restart_and_others_continue(env_pair: tuple[Envs, Envs]) -> None:
     truncated, _ = env_pair
     lanes, actions = np.array([True, False, False, True]), np.zeros(4, np.int64)
     for envs in env_pair:
@@ -64,24 +64,24 @@ def test_truncated_lanes_open_an_episode_and_others_go_on(env_pair: tuple[Envs, 
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-def test_truncation_is_part_of_the_state(processes: int) -> None:
+def test_truncation_is_saved_in_state(processes: int) -> None:
     environment, actions = EnvConfig(processes=processes), np.zeros(4, np.int64)
     with (
         closing(make_envs("CartPole-v1", environment, 4, 0, 1)) as envs,
-        closing(make_envs("CartPole-v1", environment, 4, 0, 1)) as twin,
+        closing(make_envs("CartPole-v1", environment, 4, 0, 1)) as restored,
     ):
         envs.reset()
         envs.send(actions)
         envs.recv()
         envs.truncate(np.array([False, True, False, False]))
-        step, going = twin.restore(envs.state())
-        assert going.all()
+        step, is_continued = restored.restore(envs.state())
+        assert is_continued.all()
         assert step.truncated.tolist() == [False, True, False, False]
-        for one in (envs, twin):
+        for one in (envs, restored):
             one.send(actions)
-        ours, theirs = envs.recv(), twin.recv()
-        for mine, his in zip(ours, theirs, strict=True):
-            assert np.array_equal(mine, his)
+        ours, theirs = envs.recv(), restored.recv()
+        for a, b in zip(ours, theirs, strict=True):
+            assert np.array_equal(a, b)
         assert ours.first.tolist() == [False, True, False, False]
 
 
@@ -90,7 +90,7 @@ def staggered_config(**overrides: object) -> Config:
     return replace(preset("no-demos", "small"), **settings)
 
 
-def test_each_lane_is_truncated_once_at_its_own_step() -> None:
+def test_each_lane_is_truncated_once_at_its_step() -> None:
     pytest.importorskip("ale_py")
     config = staggered_config()
     due = draw_first_truncations(config, range(8))
@@ -98,19 +98,19 @@ def test_each_lane_is_truncated_once_at_its_own_step() -> None:
         small = replace(config, network__convolutions=(2, 2, 2), network__hidden=(4,))
         weights = MasterWeights(make_network_builder(small.network)(envs.spec), torch.float32)
         group = ActorGroup(envs, Actor(weights, envs.spec, config, range(8)), due)
-        seen = []
+        collected = []
         for _ in range(30):
             group.start_step()
             group.collect_chunk()
-            seen.append(group.last_step)
-    truncated = np.stack([step.truncated for step in seen])
+            collected.append(group.last_step)
+    truncated = np.stack([step.truncated for step in collected])
     assert truncated.sum(0).tolist() == [1] * 8
     assert (truncated.argmax(0) + 1).tolist() == due.tolist()
-    first = np.stack([step.first for step in seen])
+    first = np.stack([step.first for step in collected])
     assert np.array_equal(first[1:], truncated[:-1])
 
 
-def test_first_truncations_differ_and_cover_the_groups() -> None:
+def test_first_truncations_differ_between_lanes() -> None:
     config = staggered_config(actor__lanes=64, actor__stagger_steps=1000)
     whole = draw_first_truncations(config, range(64))
     assert 1 <= whole.min() <= whole.max() <= 1000

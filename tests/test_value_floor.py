@@ -1,4 +1,4 @@
-"""Lower bounds of values and advantage learning: what they keep, on random deterministic MDPs."""
+"""Value floors and advantage learning: what they preserve on random deterministic MDPs."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def apply_operator_with_floor(q: Tensor, mdp: Mdp, floor: Tensor, alpha: float =
 
 
 def returns_of_random_policy(mdp: Mdp, seed: int) -> Tensor:
-    """[X]: the return from every state of one deterministic policy, as a demonstration shows it."""
+    """[X]: the return of one deterministic policy from every state, as in a demonstration."""
     rng, x = np.random.default_rng(seed), np.arange(len(mdp.reward))
     policy = rng.integers(mdp.reward.shape[1], size=len(x))
     reward = mdp.reward.numpy()[x, policy]
     follow = mdp.transition.numpy()[x, policy] * (mdp.gamma * ~mdp.terminal.numpy())
-    found = torch.from_numpy(np.linalg.solve(np.eye(len(x)) - follow, reward))
-    return torch.where(torch.from_numpy(rng.random(len(x)) < 0.7), found, -torch.inf)
+    result = torch.from_numpy(np.linalg.solve(np.eye(len(x)) - follow, reward))
+    return torch.where(torch.from_numpy(rng.random(len(x)) < 0.7), result, -torch.inf)
 
 
 @settings(deadline=None, max_examples=40)
 @given(seeds, st.floats(0.1, 0.9))
-def test_floor_keeps_the_fixed_point(seed: int, gamma: float) -> None:
+def test_floor_keeps_fixed_point(seed: int, gamma: float) -> None:
     mdp = random_mdp(seed, gamma, deterministic=True)
     floor, q = returns_of_random_policy(mdp, seed), random_q(mdp, seed, 3.0)
     for _ in range(steps_to_converge(gamma)):
@@ -58,7 +58,7 @@ def test_floor_keeps_the_fixed_point(seed: int, gamma: float) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(seeds, st.floats(0.1, 0.9))
-def test_floor_never_raises_a_value_above_the_optimal_one(seed: int, gamma: float) -> None:
+def test_floor_keeps_values_below_optimal(seed: int, gamma: float) -> None:
     mdp = random_mdp(seed, gamma, deterministic=True)
     floor, best = returns_of_random_policy(mdp, seed), TRANSFORM_H.h(optimal_q(mdp))
     q = best - random_q(mdp, seed, 3.0).abs()
@@ -92,20 +92,20 @@ def test_advantage_learning_keeps_best_values_and_widens_gaps(
     ),
     st.floats(0, 1),
 )
-def test_discounted_returns_sum_what_follows_within_the_episode(steps: list, gamma: float) -> None:
+def test_discounted_returns_stop_at_episode_end(steps: list, gamma: float) -> None:
     reward = torch.tensor([r for r, _ in steps])
     mark = torch.tensor([m for _, m in steps], dtype=torch.uint8)
-    found = discounted_returns(reward, mark, gamma)
+    result = discounted_returns(reward, mark, gamma)
     for t in range(len(steps)):
         ends = [i for i in range(t, len(steps)) if steps[i][1] & END]
         stop = ends[0] if ends else len(steps)
         expected = sum(gamma ** (i - t) * float(reward[i]) for i in range(t, stop))
-        assert abs(float(found[t]) - expected) <= 1e-9 * (1 + abs(expected))
+        assert abs(float(result[t]) - expected) <= 1e-9 * (1 + abs(expected))
 
 
-def test_no_floor_changes_nothing() -> None:
-    """-inf, the mark of a state without a bound, under both transforms."""
+def test_missing_floor_changes_nothing() -> None:
+    """-inf, for a state without a bound, under both transforms."""
     q, none = torch.randn(100), torch.full((100,), -torch.inf)
     identity: ValueTransform = make_value_transform("identity", 1e-2)
-    for pair in (TRANSFORM_H, identity):
-        assert torch.equal(raise_to_floor(q, none, pair), q)
+    for transform in (TRANSFORM_H, identity):
+        assert torch.equal(raise_to_floor(q, none, transform), q)

@@ -1,4 +1,4 @@
-"""A replay is equal in every plane and reward, or the first difference has a name (F28)."""
+"""Verification: a replay is equal in every plane and reward, or its audit names a difference."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def game() -> Episode:
     return episode_from_log(InputLog(np.array(frames, np.uint8)), BREAKOUT.env)
 
 
-def test_what_was_unrolled_is_equal(game: Episode) -> None:
+def test_episode_from_log_verifies(game: Episode) -> None:
     audit = verify_episode(game, BREAKOUT, EnvConfig())
     assert (audit.verified, audit.mismatch) == (True, "")
     assert audit.compared == len(game) + 1
@@ -43,39 +43,39 @@ def test_what_was_unrolled_is_equal(game: Episode) -> None:
     assert 0 < audit.ambiguous <= len(game)
 
 
-def changed(array: np.ndarray, place: int, value: float) -> np.ndarray:
+def with_value(array: np.ndarray, index: int, value: float) -> np.ndarray:
     array = array.copy()
-    array[place] = value
+    array[index] = value
     return array
 
 
-def one_pixel(planes: np.ndarray) -> np.ndarray:
+def flip_one_pixel(planes: np.ndarray) -> np.ndarray:
     planes = planes.copy()
     planes[100, 0, 40, 40] ^= 1
     return planes
 
 
-def shorter(e: Episode) -> Episode:
+def drop_last_step(e: Episode) -> Episode:
     return replace(e, planes=e.planes[:-1], actions=e.actions[:-1], rewards=e.rewards[:-1])
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (
-            lambda e: replace(e, planes=one_pixel(e.planes)),
+            lambda e: replace(e, planes=flip_one_pixel(e.planes)),
             "step 100: 1 of 7056 values of the plane differ",
         ),
         (
-            lambda e: replace(e, rewards=changed(e.rewards, 49, 7)),
+            lambda e: replace(e, rewards=with_value(e.rewards, 49, 7)),
             "step 50: the reward is 0, recorded 7",
         ),
         (lambda e: replace(e, terminal=False), "the replay ends there"),
         (
-            lambda e: replace(e, actions=changed(e.actions, 3, (e.actions[3] + 1) % 18)),
-            "its actions are not those of its tape's frames",
+            lambda e: replace(e, actions=with_value(e.actions, 3, (e.actions[3] + 1) % 18)),
+            "its actions are not those of its input log",
         ),
-        (shorter, "its actions are not those of its tape's frames"),
+        (drop_last_step, "its actions are not those of its input log"),
         (
             lambda e: replace(
                 e, input_log=replace(e.input_log, ram_writes=np.array([[200, 99, 9]], np.int32))
@@ -84,17 +84,17 @@ def shorter(e: Episode) -> Episode:
         ),
     ],
 )
-def test_what_was_altered_is_named(game: Episode, change: Callable, words: str) -> None:
+def test_audit_names_first_difference(game: Episode, change: Callable, message: str) -> None:
     audit = verify_episode(change(game), BREAKOUT, EnvConfig())
     assert not audit.verified
-    assert words in audit.mismatch
+    assert message in audit.mismatch
 
 
-def test_another_number_of_lives_ends_elsewhere(game: Episode) -> None:
-    """The replay's score is told beside the recorded one."""
+def test_changed_lives_give_other_score(game: Episode) -> None:
+    """The audit has the recorded score and the score of the replay."""
     assert game.input_log is not None
-    lives = replace(game.input_log, ram_writes=np.array([[8, 57, 1]], np.int32))
-    audit = verify_episode(replace(game, input_log=lives), BREAKOUT, EnvConfig())
+    fewer_lives = replace(game.input_log, ram_writes=np.array([[8, 57, 1]], np.int32))
+    audit = verify_episode(replace(game, input_log=fewer_lives), BREAKOUT, EnvConfig())
     assert not audit.verified
     assert audit.recorded == game.score
     assert audit.replayed is not None
@@ -115,7 +115,7 @@ def roundings(game: Episode) -> dict[bool, np.ndarray]:
     return planes
 
 
-def test_planes_are_rounded_as_this_processor_rounds(
+def test_planes_use_rounding_of_this_processor(
     game: Episode, roundings: dict[bool, np.ndarray]
 ) -> None:
     assert np.array_equal(game.planes, roundings[FUSED_MULTIPLY_ADD])
@@ -123,29 +123,31 @@ def test_planes_are_rounded_as_this_processor_rounds(
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_either_rounding_of_the_planes_is_verified(
+def test_either_plane_rounding_verifies(
     game: Episode, roundings: dict[bool, np.ndarray], fused: bool
 ) -> None:
-    """Some pixels lie exactly between two grey values, and processors disagree about them."""
+    """Some pixels are exactly between two grey values, and processors round them differently."""
     assert verify_episode(replace(game, planes=roundings[fused]), BREAKOUT, EnvConfig()).verified
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_a_pixel_beyond_both_roundings_is_a_difference(
+def test_pixel_beyond_both_roundings_is_a_difference(
     game: Episode, roundings: dict[bool, np.ndarray], fused: bool
 ) -> None:
     planes, others = roundings[fused].copy(), roundings[not fused]
-    place = tuple(np.argwhere(planes != others)[0])
-    planes[place] += np.sign(int(planes[place]) - int(others[place]))  # away from the other
+    index = tuple(np.argwhere(planes != others)[0])
+    planes[index] += np.sign(
+        int(planes[index]) - int(others[index])
+    )  # away from the other rounding
     audit = verify_episode(replace(game, planes=planes), BREAKOUT, EnvConfig())
-    assert audit.mismatch == f"step {place[0]}: 1 of 7056 values of the plane differ"
+    assert audit.mismatch == f"step {index[0]}: 1 of 7056 values of the plane differ"
 
 
 def balance(env: gymnasium.Env) -> Callable[[], int]:
     return lambda: int(env.unwrapped.state[2] > 0)  # type: ignore[attr-defined]
 
 
-def test_gymnasium_episodes_are_played_from_their_seeds() -> None:
+def test_gymnasium_episode_verifies_from_seed() -> None:
     (episode,), spec = collect_episodes("CartPole-v1", EnvConfig(), balance, [4])
     audit = verify_episode(episode, spec, EnvConfig())
     assert (audit.verified, audit.compared) == (True, len(episode) + 1)
@@ -155,8 +157,8 @@ def test_gymnasium_episodes_are_played_from_their_seeds() -> None:
     assert other.mismatch == "step 0: 4 of 4 values of the plane differ"
     unknown = verify_episode(replace(episode, seed=None), spec, EnvConfig())
     assert (unknown.verified, unknown.replayed) == (False, None)
-    assert "neither a seed nor a tape" in unknown.mismatch
-    cut = shorter(episode)
+    assert "neither a seed nor an input log" in unknown.mismatch
+    cut = drop_last_step(episode)
     assert verify_episode(replace(cut, terminal=False), spec, EnvConfig()).verified
     long = replace(
         episode,
@@ -168,7 +170,7 @@ def test_gymnasium_episodes_are_played_from_their_seeds() -> None:
     assert fault == f"step {len(episode)}: the replay ends there"
 
 
-def test_other_planes_are_refused() -> None:
+def test_other_plane_shape_is_an_error() -> None:
     (episode,), spec = collect_episodes("CartPole-v1", EnvConfig(), balance, [4])
     wide = spec._replace(plane=(5,))
     with pytest.raises(DemonstrationError, match=r"shows planes \(4,\) here, the recording \(5,\)"):

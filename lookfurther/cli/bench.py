@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import tyro
 
 from lookfurther.cli.parsing import check_writable, parse_options
+from lookfurther.cli.tables import format_table
 from lookfurther.cli.train import split_preset
 from lookfurther.config import Config, replace
 from lookfurther.presets import preset
@@ -93,42 +94,25 @@ def measure_all(config: Config, seconds: float) -> dict[str, Any]:
 def format_bench_table(figures: dict[str, Any]) -> str:
     """Format the results as a table with ratios and the bottleneck."""
     env_steps, actor_steps = figures["environments"]["steps"], figures["actor"]["steps"]
-    updates, both = figures["learner"]["updates"], figures["together"]
+    updates, both, replay = figures["learner"]["updates"], figures["together"], figures["replay"]
+    actor_share = f"{actor_steps / env_steps:.0%} of the environments alone"
+    acting, learning = both["steps"] / actor_steps, both["updates"] / updates
+    first_update = f"{figures['first_update']['seconds']:.1f} s"
     rows = [
         ("environments alone", f"{env_steps:,.0f} steps/s", ""),
-        (
-            "actor",
-            f"{actor_steps:,.0f} steps/s",
-            f"{actor_steps / env_steps:.0%} of the environments alone",
-        ),
+        ("actor", f"{actor_steps:,.0f} steps/s", actor_share),
         ("learner", f"{updates:,.1f} updates/s", ""),
-        (
-            "together, acting",
-            f"{both['steps']:,.0f} steps/s",
-            f"{both['steps'] / actor_steps:.0%} of alone",
-        ),
-        (
-            "together, learning",
-            f"{both['updates']:,.1f} updates/s",
-            f"{both['updates'] / updates:.0%} of alone",
-        ),
-        (
-            "replay",
-            f"{figures['replay']['items']:,.0f} items/s",
-            "sampled and reprioritized",
-        ),
-        ("memory per step", f"{figures['replay']['bytes_per_step']:,.0f} bytes", ""),
-        (
-            "first update",
-            f"{figures['first_update']['seconds']:.1f} s",
-            "after the start, cold caches",
-        ),
+        ("together, acting", f"{both['steps']:,.0f} steps/s", f"{acting:.0%} of alone"),
+        ("together, learning", f"{both['updates']:,.1f} updates/s", f"{learning:.0%} of alone"),
+        ("replay", f"{replay['items']:,.0f} items/s", "sampled and reprioritized"),
+        ("memory per step", f"{replay['bytes_per_step']:,.0f} bytes", ""),
+        ("first update", first_update, "after the start, cold caches"),
         *(("peak memory", f"{size:.1f} GiB", where) for where, size in figures["memory"].items()),
     ]
     wait_envs, wait_learner = both["wait_environments"], both["wait_learner"]
     bottleneck = "the environments" if wait_envs > wait_learner else "the learner"
-    lines = [f"{name:20}{value:>20}  {note}".rstrip() for name, value, note in rows]
-    waits = (
-        f"{wait_envs:.0%} of the time waiting for environments, {wait_learner:.0%} for the learner"
+    waits = f"{wait_envs:.0%} of the time waiting for environments"
+    return (
+        f"{format_table((), rows, '<><')}\n"
+        f"bottleneck: {bottleneck} ({waits}, {wait_learner:.0%} for the learner)"
     )
-    return "\n".join([*lines, f"bottleneck: {bottleneck} ({waits})"])

@@ -139,7 +139,7 @@ def _evaluate_agent(options: EvaluateOptions) -> Evaluation:
         seed=options.seed,
     )
     if options.starts == "human" and not is_atari(env):
-        raise ConfigError(f"--starts human needs an Atari game, and {env} is not one")
+        raise ConfigError(f"--starts human needs an Atari game; {env} is not one")
     return run_evaluation(
         agent,
         conditions,
@@ -163,16 +163,18 @@ def _open_demos(options: EvaluateOptions, agent: Agent) -> list[DemoSet]:
                 raise
             print(f"no expert curve: {error}", file=sys.stderr)
             continue
-        set_env = demo_sets[-1].description.spec.env
-        if set_env != agent.spec.env:
-            raise DemonstrationError(f"{name} shows {set_env}, the agent plays {agent.spec.env}")
+        demo_env = demo_sets[-1].description.spec.env
+        if demo_env != agent.spec.env:
+            raise DemonstrationError(
+                f"{name} contains {demo_env}, but the agent plays {agent.spec.env}"
+            )
     return demo_sets
 
 
 def _sticky_prob(options: EvaluateOptions, env: str, run_value: float) -> float:
     """Return the probability from --sticky, or that of the run."""
     if options.sticky and not is_atari(env):
-        raise ConfigError(f"--sticky needs an Atari game, and {env} is not one")
+        raise ConfigError(f"--sticky needs an Atari game; {env} is not one")
     sticky = run_value if options.sticky is None else options.sticky
     return sticky if is_atari(env) else 0.0
 
@@ -194,13 +196,14 @@ def _episode_counter(episodes: int) -> Callable[[EpisodeResult], None]:
 
 
 def format_evaluation_summary(evaluation: Evaluation) -> str:
-    """The statistics as a table for the terminal."""
+    """Format the statistics for the terminal."""
     summary, conditions = evaluation.summary(), evaluation.conditions
-    details = [f"{summary['episodes']} episodes", START_TITLES[conditions.starts]]
-    details.append(f"ε {conditions.epsilon:g}")
+    details = [START_TITLES[conditions.starts], f"ε {conditions.epsilon:g}"]
     details += [f"sticky {conditions.sticky:g}"] if conditions.sticky else []
     details += [f"step {conditions.step:,}"] if conditions.step else []
-    lines = [f"{make_printable(conditions.env)}: {', '.join(details)}"]
+    lines = [
+        f"{make_printable(conditions.env)}: {summary['episodes']} episodes, {', '.join(details)}"
+    ]
     for name in ("mean", "median", "iqm"):
         value, low, high = summary[name].values()
         lines.append(f"  {name:20}{value:>12,.1f}   95% {low:,.1f} to {high:,.1f}")

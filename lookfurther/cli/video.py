@@ -13,6 +13,7 @@ import tyro
 
 from lookfurther.cli.parsing import check_writable, parse_options
 from lookfurther.errors import ConfigError
+from lookfurther.system.formatting import format_number
 from lookfurther.system.printable import make_printable
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
-"""A human's game in an agent's own steps: one action for each.
+"""Align a human's game to an agent's steps: find one action for each step.
 
-A human changes buttons at any frame, an agent only every few. Of a step with two actions training
-takes the more frequent one, and that does not lead where the human went: an agent that imitates
-every step of such a demonstration soon is elsewhere. A beam search finds one action for each step
-so that the emulator's memory stays as near to the human's as it can.
+A human changes buttons at any frame, an agent only every few frames. Training takes the most
+frequent action of each step, and playing these actions soon diverges from the human's trajectory.
+A beam search finds one action for each step so that the emulator's RAM stays as close to the
+human's as possible.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from lookfurther.demos.playback import (
     frames_by_step,
     make_emulator,
     play_log,
+    play_steps,
     step_ends,
     truncate_log,
     with_step_actions,
@@ -35,29 +36,26 @@ from lookfurther.errors import DemonstrationError
 if TYPE_CHECKING:
     from ale_py import ALEState
 
-# What counts when a way is held against the human's:
-BYTE_LIMIT_RANGE = (
-    2,
-    64,
-)  # a byte of memory, at most: one that changes in every step, one that hardly does
-SCORE_PENALTY = 40  # another score
-LIFE_PENALTY = 60  # a life more or fewer
-SEGMENT_STEPS = 50  # steps after which ways are looked at
-MAX_SEGMENT_DRIFT = 100  # so much further apart after a stretch, they have lost the human's
-MAX_LOST_SEGMENTS = 5  # stretches that may be lost whatever is tried
+# The distance of a candidate from the human's play is a sum over RAM bytes, score and lives.
+BYTE_LIMIT_RANGE = (2, 64)  # most for a byte: if it changes in every step, if it rarely changes
+SCORE_PENALTY = 40  # for another score
+LIFE_PENALTY = 60  # for each life more or fewer
+SEGMENT_STEPS = 50  # steps between two checks of the candidates
+MAX_SEGMENT_DRIFT = 100  # increase of the distance in a segment that counts as lost
+MAX_LOST_SEGMENTS = 5  # segments that may stay lost with every beam setting
 
 
 class BeamSettings(NamedTuple):
-    """How hard is tried; the first does nearly everywhere, the others where it loses the way."""
+    """The effort of the search. The first settings suffice nearly everywhere."""
 
-    width: int  # ways that are followed at a time
-    action_window: int  # steps before and after, whose actions a step may have
-    backtrack_segments: int  # stretches to go back first
+    width: int  # candidates that are kept
+    action_window: int  # steps before and after a step whose actions it may take
+    backtrack_segments: int  # segments to go back first
 
 
 BEAM_SETTINGS = (BeamSettings(48, 1, 0), BeamSettings(128, 2, 2), BeamSettings(384, 3, 4))
 
-ProgressCallback = Callable[[int, int], None]  # steps done, of how many
+ProgressCallback = Callable[[int, int], None]  # steps done, steps in total
 
 
 class ReferencePlay(NamedTuple):
@@ -66,28 +64,28 @@ class ReferencePlay(NamedTuple):
     ram: np.ndarray  # [T + 1, 128] int16
     scores: np.ndarray  # [T + 1] float64
     lives: np.ndarray  # [T + 1] int64
-    byte_limits: np.ndarray  # [128] int64: what a byte counts at most
+    byte_limits: np.ndarray  # [128] int64: the largest distance that a byte contributes
 
 
 class Candidate(NamedTuple):
-    """A play so far."""
+    """A play of the first steps."""
 
-    distance: int  # from the human's
+    distance: int  # from the human's play
     state: ALEState
     score: float
-    action_history: tuple[Any, ...]  # (last action, moves before it)
+    action_history: tuple[Any, ...]  # (last action, history before it)
 
     def action_sequence(self) -> np.ndarray:
         """[T] uint8."""
-        found, moves = [], self.action_history
-        while moves:
-            action, moves = moves
-            found.append(action)
-        return np.array(found[::-1], np.uint8)
+        actions, history = [], self.action_history
+        while history:
+            action, history = history
+            actions.append(action)
+        return np.array(actions[::-1], np.uint8)
 
 
 class Successor(NamedTuple):
-    """Where a step leads."""
+    """The result of one more step."""
 
     ram: np.ndarray  # [128] uint8
     lives: int
@@ -95,85 +93,93 @@ class Successor(NamedTuple):
 
 
 class AlignmentLost(DemonstrationError):
-    """The human's way is lost, and is not found again."""
+    """No candidate stays close to the human's play."""
 
     def __init__(self, step: int) -> None:
-        super().__init__(f"the human's way is lost at step {step:,}")
+        super().__init__(f"no actions follow the human's game after step {step:,}")
 
 
 def align_episode(
     episode: Episode, env: str, action_repeat: int, on_progress: ProgressCallback | None = None
 ) -> Episode:
-    """An Atari episode with one action a step, as near to the one recorded as it can be."""
-    if episode.input_log is None:
-        raise DemonstrationError("an episode without a tape cannot be aligned")
-    return verified_episode(
-        search_alignment(episode.input_log, env, action_repeat, on_progress), env, action_repeat
-    )
+    """An Atari episode with one action per step, as close to the recorded one as possible."""
+    input_log = search_alignment(_require_log(episode), env, action_repeat, on_progress)
+    return verified_episode(input_log, env, action_repeat)
 
 
 def hold_episode_actions(episode: Episode, env: str, action_repeat: int) -> InputLog:
-    """The tape of an agent that does in every step the one action that the episode has for it."""
+    """The input log of an agent that takes the episode's one action in every step."""
+    input_log = _require_log(episode)
+    emulator = make_emulator(input_log, env, action_repeat)
+    action_ids = np.array(emulator.legal_actions)[episode.actions]
+    return _hold_actions(input_log, action_ids, env, action_repeat)
+
+
+def _require_log(episode: Episode) -> InputLog:
     if episode.input_log is None:
-        raise DemonstrationError("an episode without a tape cannot be aligned")
-    emulator = make_emulator(episode.input_log, env, action_repeat)
-    ids = np.array(emulator.legal_actions)[episode.actions]
-    whole = with_step_actions(episode.input_log, ids, action_repeat)
-    return truncate_log(whole, sum(1 for _ in play_log(whole, emulator)))
+        raise DemonstrationError("an episode without an input log cannot be aligned")
+    return episode.input_log
+
+
+def _hold_actions(
+    input_log: InputLog, action_ids: np.ndarray, env: str, action_repeat: int
+) -> InputLog:
+    """The input log with one action per step, truncated where the game is over."""
+    held = with_step_actions(input_log, action_ids, action_repeat)
+    emulator = make_emulator(input_log, env, action_repeat)
+    return truncate_log(held, sum(1 for _ in play_log(held, emulator)))
 
 
 def verified_episode(input_log: InputLog, env: str, action_repeat: int) -> Episode:
-    """The episode of a tape, with what a replay of it shows."""
-    environment = EnvConfig(action_repeat=action_repeat)
+    """The episode of an input log, with the audit of its replay."""
+    env_config = EnvConfig(action_repeat=action_repeat)
     episode = episode_from_log(input_log, env, action_repeat)
-    return replace(episode, audit=verify_episode(episode, get_spec(env, environment), environment))
+    return replace(episode, audit=verify_episode(episode, get_spec(env, env_config), env_config))
 
 
 def imitation_score(episode: Episode, env: str, action_repeat: int) -> float:
-    """The score of an agent that does in every step what the episode says."""
+    """The score of an agent that takes the episode's action in every step."""
     if episode.input_log is None:
         return episode.score
-    tape = hold_episode_actions(episode, env, action_repeat)
-    return sum(play_log(tape, make_emulator(tape, env, action_repeat)))
+    input_log = hold_episode_actions(episode, env, action_repeat)
+    return sum(play_log(input_log, make_emulator(input_log, env, action_repeat)))
 
 
 def search_alignment(
     input_log: InputLog, env: str, action_repeat: int, on_progress: ProgressCallback | None = None
 ) -> InputLog:
-    """The tape of the way that ends nearest to the human's.
+    """The input log of the candidate that ends closest to the human's play.
 
-    Where a stretch leads all ways away from the human's, it is tried again from before, harder.
-    Where that does not help, the nearest go on: a room entered a little later looks lost too, and
-    points missed once are not the end.
+    If all candidates of a segment drift away, the search goes back and repeats it with a wider
+    beam. If that fails too, the closest candidates continue: a room that is entered a little later
+    also looks lost, and one missed reward does not end the game.
     """
-    follower = BeamSearch(input_log, env, action_repeat)
-    marks, effort, lost, missed = [(0, [follower.initial_candidate()])], 0, 0, 0
-    while marks[-1][0] < follower.num_steps:
-        begin, before = marks[-1]
-        end = min(begin + SEGMENT_STEPS, follower.num_steps)
-        ways = follower.extend(before, begin, end, BEAM_SETTINGS[effort])
-        off = not ways or ways[0].distance > MAX_SEGMENT_DRIFT + before[0].distance
-        if off and effort + 1 < len(BEAM_SETTINGS):
-            effort, lost = effort + 1, end
-            del marks[max(1, len(marks) - BEAM_SETTINGS[effort].backtrack_segments) :]
+    search = BeamSearch(input_log, env, action_repeat)
+    history, effort, lost_until, lost_segments = [(0, [search.initial_candidate()])], 0, 0, 0
+    while history[-1][0] < search.num_steps:
+        begin, previous = history[-1]
+        end = min(begin + SEGMENT_STEPS, search.num_steps)
+        candidates = search.extend(previous, begin, end, BEAM_SETTINGS[effort])
+        max_distance = MAX_SEGMENT_DRIFT + previous[0].distance
+        is_lost = not candidates or candidates[0].distance > max_distance
+        if is_lost and effort + 1 < len(BEAM_SETTINGS):
+            effort, lost_until = effort + 1, end
+            del history[max(1, len(history) - BEAM_SETTINGS[effort].backtrack_segments) :]
             continue
-        missed += off
-        if not ways or missed > MAX_LOST_SEGMENTS:
+        lost_segments += is_lost
+        if not candidates or lost_segments > MAX_LOST_SEGMENTS:
             raise AlignmentLost(begin)
-        marks.append((end, ways))
-        if end >= lost:
+        history.append((end, candidates))
+        if end >= lost_until:
             effort = 0
         if on_progress:
-            on_progress(end, follower.num_steps)
-    _, (way, *_) = marks[-1]
-    whole = with_step_actions(input_log, way.action_sequence(), action_repeat)
-    return truncate_log(
-        whole, sum(1 for _ in play_log(whole, make_emulator(input_log, env, action_repeat)))
-    )
+            on_progress(end, search.num_steps)
+    _, (closest, *_) = history[-1]
+    return _hold_actions(input_log, closest.action_sequence(), env, action_repeat)
 
 
 class BeamSearch:
-    """Plays beside the human's game."""
+    """Extends candidates step by step and compares them with the human's play."""
 
     def __init__(self, input_log: InputLog, env: str, action_repeat: int) -> None:
         self.reference = record_reference(input_log, env, action_repeat)
@@ -192,85 +198,79 @@ class BeamSearch:
     def extend(
         self, candidates: list[Candidate], begin: int, end: int, settings: BeamSettings
     ) -> list[Candidate]:
-        """The nearest ways after some more steps, best first; none where all games are over."""
+        """The closest candidates after more steps, best first; empty if all games are over."""
         for step in range(begin, end):
-            near = self.step_frames[
-                max(step - settings.action_window, 0) : step + settings.action_window + 1
-            ]
-            actions = sorted(set(near.flatten().tolist()) - {PAD_ACTION})
-            candidates = select_nearest(
-                self._expand(candidates, actions, step), self.reference, step + 1, settings.width
-            )
+            first, last = max(step - settings.action_window, 0), step + settings.action_window
+            nearby = self.step_frames[first : last + 1]
+            actions = sorted(set(nearby.flatten().tolist()) - {PAD_ACTION})
+            successors = self._expand(candidates, actions, step)
+            candidates = select_nearest(successors, self.reference, step + 1, settings.width)
         return candidates
 
     def _expand(
         self, candidates: list[Candidate], actions: list[int], step: int
     ) -> Iterator[Successor]:
-        """What each action leads to from each way, but for games that end before the human's."""
-        ale, last = self._ale, step + 1 == self.num_steps
+        """Every action after every candidate, except games that end before the human's."""
+        ale, is_last = self._ale, step + 1 == self.num_steps
         frames = range(self.step_ends[step], self.step_ends[step + 1])
-        for way in candidates:
+        for candidate in candidates:
             for action in actions:
-                ale.restoreState(way.state)
-                points = way.score
+                ale.restoreState(candidate.state)
+                score = candidate.score
                 for frame in frames:
                     for address, value in self.ram_writes.get(frame, ()):
                         ale.setRAM(address, value)
-                    points += ale.act(action)
-                if last or not ale.game_over(with_truncation=False):
-                    after = Candidate(0, ale.cloneState(), points, (action, way.action_history))
-                    yield Successor(ale.getRAM(), ale.lives(), after)
+                    score += ale.act(action)
+                if is_last or not ale.game_over(with_truncation=False):
+                    history = (action, candidate.action_history)
+                    extended = Candidate(0, ale.cloneState(), score, history)
+                    yield Successor(ale.getRAM(), ale.lives(), extended)
 
 
 def record_reference(input_log: InputLog, env: str, action_repeat: int) -> ReferencePlay:
-    """The human's game, played again."""
-    emulator, ends = (
-        make_emulator(input_log, env, action_repeat),
-        set(step_ends(input_log, action_repeat).tolist()),
-    )
-    points, rows = 0.0, [(emulator.ram(), 0.0, emulator.lives)]
-    for i, reward in enumerate(play_log(input_log, emulator), 1):
-        points += reward
-        if i in ends:
-            rows.append((emulator.ram(), points, emulator.lives))
+    """Play the human's game and record it after each step."""
+    emulator = make_emulator(input_log, env, action_repeat)
+    score, rows = 0.0, []
+    for step in play_steps(input_log, emulator):
+        score += step.reward
+        rows.append((emulator.ram(), score, emulator.lives))
     ram, scores, lives = zip(*rows, strict=True)
     ram = np.array(ram, np.int16)
     return ReferencePlay(ram, np.array(scores), np.array(lives), compute_byte_limits(ram))
 
 
 def compute_byte_limits(ram: np.ndarray) -> np.ndarray:
-    """What a byte counts at most, [128]: the more, the more seldom it changes in [T + 1, 128].
+    """The largest distance of each byte, [128]; higher if it changes rarely in [T + 1, 128].
 
-    Doors, keys and lives are such bytes, and a difference there stays. Those that change in every
-    step are timers and random numbers, and places lie between.
+    Doors, keys and lives change rarely, and a difference there persists. Timers and random numbers
+    change in every step. Positions are in between.
     """
-    share = (ram[1:] != ram[:-1]).mean(0)
-    return np.clip(BYTE_LIMIT_RANGE[0] / np.maximum(share, 1e-9), *BYTE_LIMIT_RANGE).astype(
-        np.int64
-    )
+    change_rate = (ram[1:] != ram[:-1]).mean(0)
+    limits = BYTE_LIMIT_RANGE[0] / np.maximum(change_rate, 1e-9)
+    return np.clip(limits, *BYTE_LIMIT_RANGE).astype(np.int64)
 
 
 def select_nearest(
     successors: Iterator[Successor], reference: ReferencePlay, step: int, width: int
 ) -> list[Candidate]:
-    """The ways that are least apart from the human's, no two alike.
+    """The candidates closest to the human's play, without duplicates.
 
-    Two are alike whose memories differ only in what changes in every step: without that, a beam
-    is soon full of one way with many timers.
+    Candidates are duplicates if their RAM differs only in bytes that change in every step.
+    Otherwise one play with many different timers would soon fill the beam.
     """
-    found: dict[bytes, Candidate] = {}
-    telling = reference.byte_limits > BYTE_LIMIT_RANGE[0]
-    for ram, lives, way in successors:
-        apart = ram_distance(ram, reference.ram[step], reference.byte_limits)
-        apart += LIFE_PENALTY * abs(lives - int(reference.lives[step]))
-        apart += SCORE_PENALTY * int(way.score != reference.scores[step])
-        key = ram[telling].tobytes()
-        if key not in found or apart < found[key].distance:
-            found[key] = way._replace(distance=apart)
-    return sorted(found.values(), key=lambda way: way.distance)[:width]
+    nearest: dict[bytes, Candidate] = {}
+    is_key_byte = reference.byte_limits > BYTE_LIMIT_RANGE[0]
+    for ram, lives, candidate in successors:
+        distance = ram_distance(ram, reference.ram[step], reference.byte_limits)
+        distance += LIFE_PENALTY * abs(lives - int(reference.lives[step]))
+        distance += SCORE_PENALTY * int(candidate.score != reference.scores[step])
+        key = ram[is_key_byte].tobytes()
+        if key not in nearest or distance < nearest[key].distance:
+            nearest[key] = candidate._replace(distance=distance)
+    return sorted(nearest.values(), key=lambda candidate: candidate.distance)[:width]
 
 
 def ram_distance(ram: np.ndarray, reference_ram: np.ndarray, byte_limits: np.ndarray) -> int:
-    """How far two memories are apart: byte by byte, round the circle, each at most so much."""
-    there = (ram.astype(np.int16) - reference_ram) & 255
-    return int(np.minimum(np.minimum(there, 256 - there), byte_limits).sum())
+    """The sum of the differences of all bytes modulo 256, each up to its limit."""
+    difference = (ram.astype(np.int16) - reference_ram) & 255
+    return int(np.minimum(np.minimum(difference, 256 - difference), byte_limits).sum())

@@ -1,19 +1,19 @@
-"""Sets of demonstrations as a user names them.
+"""Find demonstration sets by name.
 
-By an id of Minari's with or without its version, by a path, or as shipped/NAME, which comes with
-the package.
+A name is a Minari id with or without its version, a path, or shipped/NAME for a demonstration of
+this package.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from lookfurther.config import EnvConfig
-from lookfurther.demos import storage
+from lookfurther.demos import shipped, storage
 from lookfurther.demos.episode import Episode
 from lookfurther.demos.metadata import (
     DemoSetDescription,
@@ -22,11 +22,10 @@ from lookfurther.demos.metadata import (
     make_origin,
 )
 from lookfurther.demos.storage import VERSION_SUFFIX
-from lookfurther.envs.trust import find_untrusted, import_modules
 from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.types import Spec
 
-DATASET_ID = re.compile(r"([\w-]{2,}/([\w-]+/)*)?[\w-]+-v\d+")  # what Minari takes
+DATASET_ID = re.compile(r"([\w-]{2,}/([\w-]+/)*)?[\w-]+-v\d+")  # the ids that Minari accepts
 SHIPPED_PREFIX = "shipped/"
 
 
@@ -39,62 +38,61 @@ class DemoSet(NamedTuple):
 
 
 def new_set_id(name: str) -> str:
-    """The id of a new set, with the version Minari wants at its end; a taken one is refused."""
-    name = _checked_set_id(name)
-    if set_path(name).exists():
-        raise DemonstrationError(f"a set named {name} exists: delete it or choose another name")
-    return name
+    """The id of a new set, with the version that Minari requires; raises if the id is taken."""
+    set_id = _checked_set_id(name)
+    if set_path(set_id).exists():
+        raise DemonstrationError(f"a set named {set_id} exists: delete it or choose another name")
+    return set_id
 
 
 def growing_set_id(name: str) -> str:
-    """The id of a set that episodes are added to: a new one, or the newest version of its name."""
-    versions = [
-        (int(match[1]), held)
-        for held in storage.list_ids()
-        if (match := _match_version(held, name))
-    ]
-    return max(versions)[1] if versions else _checked_set_id(name)
+    """The id of a set to append to: the newest version of a name, or a new id."""
+    return _newest_version(name, storage.list_ids()) or _checked_set_id(name)
 
 
 def _checked_set_id(name: str) -> str:
-    """An id that Minari takes, with a version at its end."""
+    """An id that Minari accepts, with a version at its end."""
     if not name:
         raise ConfigError("a new set needs a name: give --name, such as --name montezuma")
     if name.startswith(SHIPPED_PREFIX):
         raise ConfigError(f"{name}: names that begin with {SHIPPED_PREFIX} are the package's own")
-    whole = storage.with_version(name)
-    if not DATASET_ID.fullmatch(whole):
-        short = "/" in name and len(name.partition("/")[0]) == 1
-        rule = "two characters or more before the first /" if short else "letters, digits, - and _"
+    set_id = storage.with_version(name)
+    if not DATASET_ID.fullmatch(set_id):
+        is_short = "/" in name and len(name.partition("/")[0]) == 1
+        rule = (
+            "two characters or more before the first /" if is_short else "letters, digits, - and _"
+        )
         raise ConfigError(f"--name {name} cannot name a set: take {rule}, as in my/set-v0")
-    return whole
+    return set_id
 
 
 def find_set(name_or_path: str) -> str:
-    """The set a word stands for: an id, a path, or an id without its version, the newest then."""
+    """The id or path of a set. For an id without a version, the newest version is taken."""
     if (Path(name_or_path) / "data").is_dir():
         return name_or_path
     ids = list(_list_ids())
     if name_or_path in ids:
         return name_or_path
+    if newest := _newest_version(name_or_path, ids):
+        return newest
+    known = [*ids, *(VERSION_SUFFIX.sub("", name) for name in ids)]
+    similar = difflib.get_close_matches(name_or_path, known, 3)
+    fix = f"did you mean {' or '.join(similar)}?" if similar else "make or import them first"
+    raise DemonstrationError(f"no demonstrations named {name_or_path}: {fix}")
+
+
+def _newest_version(base_name: str, ids: Iterable[str]) -> str | None:
+    """The id with the highest version of those that are `base_name` and a version."""
     versions = [
-        (int(match[1]), name) for name in ids if (match := _match_version(name, name_or_path))
+        (int(match[1]), set_id)
+        for set_id in ids
+        if (match := VERSION_SUFFIX.search(set_id)) and set_id[: match.start()] == base_name
     ]
-    if versions:
-        return max(versions)[1]
-    named = [*ids, *(VERSION_SUFFIX.sub("", name) for name in ids)]
-    near = difflib.get_close_matches(name_or_path, named, 3)
-    mend = f"did you mean {' or '.join(near)}?" if near else "make or import them first"
-    raise DemonstrationError(f"no demonstrations named {name_or_path}: {mend}")
-
-
-def _match_version(name: str, base_name: str) -> re.Match[str] | None:
-    match = VERSION_SUFFIX.search(name)
-    return match if match and name[: match.start()] == base_name else None
+    return max(versions)[1] if versions else None
 
 
 def iter_sets() -> Iterator[tuple[str, DemoSetDescription | DemonstrationError]]:
-    """Every set by its id, with what it says of itself or why it cannot."""
+    """Every set by its id, with its description or the reason why it cannot be read."""
     for name in _list_ids():
         try:
             yield name, describe_set(name)
@@ -103,72 +101,52 @@ def iter_sets() -> Iterator[tuple[str, DemoSetDescription | DemonstrationError]]
 
 
 def _list_ids() -> Iterator[str]:
-    """What the package ships, then all that looks like a dataset in Minari's folder."""
-    from lookfurther.demos import shipped
-
+    """The shipped demonstrations, then every dataset in Minari's folder."""
     yield from (SHIPPED_PREFIX + name for name in shipped.list_names())
     yield from storage.list_ids()
 
 
 def set_path(name: str) -> Path:
-    """Where a set lies: a folder, or the file of a shipped one."""
+    """The folder of a set, or the file of a shipped demonstration."""
     if name.startswith(SHIPPED_PREFIX):
-        from lookfurther.demos import shipped
-
         return shipped.demo_path(name.removeprefix(SHIPPED_PREFIX))
     path = Path(name)
     return path if (path / "data").is_dir() else storage.datasets_dir() / name
 
 
 def describe_set(name_or_path: str) -> DemoSetDescription:
-    """What a set says of itself, without reading its arrays."""
+    """The description of a set; its arrays are not read."""
     name = find_set(name_or_path)
-    if not name.startswith(SHIPPED_PREFIX):
-        return storage.read_description(name)
-    from lookfurther.demos import shipped
-
-    return shipped.describe_demo(name.removeprefix(SHIPPED_PREFIX))
+    if name.startswith(SHIPPED_PREFIX):
+        return shipped.describe_demo(name.removeprefix(SHIPPED_PREFIX))
+    return storage.read_description(name)
 
 
 def open_set(name_or_path: str) -> DemoSet:
-    """A set with all its episodes, whatever it is of."""
+    """A set of any environment with all its episodes."""
     name = find_set(name_or_path)
     if name.startswith(SHIPPED_PREFIX):
         return _open_shipped(name)
     description = storage.read_description(name)
-    environment = storage.recorded_env_config(description)
-    return DemoSet(
-        name, description, storage.load_episodes(name, description.spec, env_config=environment)
-    )
+    env_config = storage.recorded_env_config(description)
+    episodes = storage.load_episodes(name, description.spec, env_config=env_config)
+    return DemoSet(name, description, episodes)
 
 
 def load_set(name_or_path: str, spec: Spec, env_config: EnvConfig) -> list[Episode]:
-    """The episodes of a set for training; one of another environment is refused."""
+    """The episodes of a set for training; raises if the set is from another environment."""
     name = find_set(name_or_path)
     if not name.startswith(SHIPPED_PREFIX):
         return storage.load_episodes(name, spec, env_config=env_config)
-    held = _open_shipped(name, env_config)
-    check_compatible(name, held.description, spec, env_config)
-    return held.episodes
+    demo_set = _open_shipped(name, env_config)
+    check_compatible(name, demo_set.description, spec, env_config)
+    return demo_set.episodes
 
 
 def _open_shipped(name: str, env_config: EnvConfig | None = None) -> DemoSet:
-    """A demonstration of the package, played now."""
-    from lookfurther.demos import shipped
-
-    episodes, spec, how = shipped.read_demo(name.removeprefix(SHIPPED_PREFIX), env_config)
-    facts = tuple(describe_episode(episode, {}) for episode in episodes)
-    return DemoSet(
-        name,
-        DemoSetDescription(spec, shipped.SHIPPED_AUTHOR, make_origin(spec, how), facts),
-        episodes,
-    )
-
-
-def trusted_env_config(description: DemoSetDescription, modules: Sequence[str] = ()) -> EnvConfig:
-    """The settings a set was made with, if a file may name them or the user names their modules."""
-    import_modules(modules)
-    environment = storage.recorded_env_config(description)
-    if reason := find_untrusted(description.spec.env, environment.wrappers, modules):
-        raise DemonstrationError(f"the set was made with {reason}")
-    return environment
+    """A shipped demonstration, which is replayed now."""
+    demos = shipped.read_demo(name.removeprefix(SHIPPED_PREFIX), env_config)
+    metadata = tuple(describe_episode(episode, {}) for episode in demos.episodes)
+    origin = make_origin(demos.spec, demos.env_config)
+    description = DemoSetDescription(demos.spec, shipped.SHIPPED_AUTHOR, origin, metadata)
+    return DemoSet(name, description, demos.episodes)

@@ -1,4 +1,4 @@
-"""Demonstrations in memory, and the film the expert replay is filled with."""
+"""Demonstrated episodes in memory, and their conversion to a chunk for the expert replay."""
 
 from __future__ import annotations
 
@@ -11,66 +11,69 @@ from lookfurther.envs.emulator import DEFAULT_VARIANT, GameVariant
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import BEST, END, FIRST, TERMINAL, TRUNCATED, Chunk, Spec
 
-ATARI_ACTIONS, RAM_BYTES = 18, 128  # of the Atari emulator: action ids, bytes
-# What a replay may be compared in. RAM is compared at a recording's checkpoints; those at which
-# bytes were written instead are counted as repaired.
+ATARI_ACTIONS, RAM_BYTES = 18, 128
+# The comparisons between a recording and its replay. RAM is compared at the checkpoints of a
+# recording. Checkpoints at which an importer wrote bytes to the RAM count as repaired.
 AUDIT_CHECKS = ("score", "rewards", "end", "observations", "last_picture", "ram", "ram_repaired")
 
 
 @dataclass(frozen=True)
 class InputLog:
-    """What an emulator needs to play an Atari episode again, frame by frame, from power-on."""
+    """The inputs of an Atari episode, frame by frame from power-on: enough to play it again."""
 
     frame_actions: np.ndarray  # [F] uint8: the action id 0 ... 17 of each emulator frame
     ram_writes: np.ndarray = field(default_factory=lambda: np.zeros((0, 3), np.int32))
     # [n, 3] int32 (frame, address, value): RAM bytes written just before that frame
-    seed: int = 0  # of the emulator; matters with sticky actions only
-    phase: int = 0  # frames of the first step, where that is shorter than the others
+    seed: int = 0  # of the emulator; only sticky actions use it
+    phase: int = 0  # frames of the first step if it is shorter than the others, otherwise 0
     variant: GameVariant = DEFAULT_VARIANT
 
     def __post_init__(self) -> None:
         frames, writes = self.frame_actions, self.ram_writes
         if frames.ndim != 1 or frames.dtype != np.uint8 or (frames >= ATARI_ACTIONS).any():
             raise DemonstrationError(
-                f"a tape's frames must be actions of 0 ... {ATARI_ACTIONS - 1}"
+                f"an input log's frames must be actions of 0 ... {ATARI_ACTIONS - 1}"
             )
         if writes.ndim != 2 or writes.shape[1] != 3 or writes.dtype != np.int32:
-            raise DemonstrationError("a tape's RAM writes must be rows of frame, address, value")
+            raise DemonstrationError(
+                "an input log's RAM writes must be rows of frame, address, value"
+            )
         if ((writes < 0) | (writes >= (max(len(frames), 1), RAM_BYTES, 256))).any():
-            raise DemonstrationError("a tape's RAM write lies outside its frames or the RAM")
+            raise DemonstrationError("an input log's RAM write is outside its frames or the RAM")
         if (np.diff(writes[:, 0]) < 0).any():
-            raise DemonstrationError("a tape's RAM writes must be in the order of their frames")
+            raise DemonstrationError(
+                "an input log's RAM writes must be in the order of their frames"
+            )
         if not -(2**31) <= self.seed < 2**31:
-            raise DemonstrationError(f"a tape's seed must fit 32 bits, {self.seed} does not")
+            raise DemonstrationError(f"an input log's seed must fit 32 bits, {self.seed} does not")
         if not 0 <= self.phase < 2**31:
-            raise DemonstrationError(f"a tape's phase must be 0 or more, not {self.phase}")
+            raise DemonstrationError(f"an input log's phase must be 0 or more, not {self.phase}")
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What an import or a verification found."""
+    """The result of an import or a verification."""
 
-    verified: bool  # replayed, and equal in all that was compared
-    recorded: float | None  # the score the source claims
-    replayed: float | None  # the score the replay gave
-    compared: int  # steps or frames that were played until the end or the first difference
-    ambiguous: int  # steps whose frames held more than one action
-    mismatch: str  # "" or the first difference, in words
+    verified: bool  # replayed, and every comparison was equal
+    recorded: float | None  # the score that the source claims
+    replayed: float | None  # the score of the replay
+    compared: int  # steps or frames until the end or the first difference
+    ambiguous: int  # steps with more than one action
+    mismatch: str  # a description of the first difference, or ""
     checks: dict[str, int] = field(default_factory=dict)
-    # how many of each of CHECKS were found equal; empty where a set of an older version does not
-    # say what was compared
+    # the number of equal values for each of AUDIT_CHECKS; empty in sets of older versions
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One demonstrated episode of T steps, as training sees it."""
+    """One demonstrated episode of T steps, with the observations of training."""
 
     planes: np.ndarray  # [T + 1, *spec.plane]: the newest plane of each observation
     actions: np.ndarray  # [T] int64
     rewards: np.ndarray  # [T] float32, raw
-    terminal: bool  # False: cut off, so the last observation has a value
-    seed: int | None = None  # what the environment was reset with, where known
-    input_log: InputLog | None = None  # of an Atari game
+    terminal: bool  # False: truncated, so the last observation has a value
+    seed: int | None = None  # of the reset, if known
+    input_log: InputLog | None = None  # only of Atari games
     audit: Audit | None = None
 
     @property
@@ -79,7 +82,7 @@ class Episode:
         return float(self.rewards.astype(np.float64).sum())
 
     def __len__(self) -> int:
-        """Steps."""
+        """The number of steps."""
         return len(self.actions)
 
 
@@ -89,13 +92,13 @@ def best_episode_index(episodes: Sequence[Episode]) -> int:
 
 
 def check_episodes(episodes: Sequence[Episode], spec: Spec, source: str) -> None:
-    """Refuse what cannot be demonstrations of `spec`, naming episode and field."""
+    """Raise if an episode cannot be a demonstration of `spec`, with the episode and the field."""
     if not episodes:
         raise DemonstrationError(f"{source} holds no episodes")
     for i, episode in enumerate(episodes):
         steps = len(episode)
-        # No array of flags: planes may be large. What is not a number is in both.
-        low, high = (f(episode.planes, initial=0) for f in (np.min, np.max))
+        # Minimum and maximum need no array of flags, as planes may be large. Both pass on NaN.
+        low, high = (reduce(episode.planes, initial=0) for reduce in (np.min, np.max))
         faults = {
             "no steps": steps == 0,
             f"planes {episode.planes.shape[1:]}, but {spec.env} shows {spec.plane}": (
@@ -115,8 +118,8 @@ def check_episodes(episodes: Sequence[Episode], spec: Spec, source: str) -> None
                 ((episode.actions < 0) | (episode.actions >= spec.actions)).any()
             ),
         }
-        for fault, holds in faults.items():
-            if holds:
+        for fault, is_present in faults.items():
+            if is_present:
                 raise DemonstrationError(f"{source}, episode {i}: {fault}")
 
 
@@ -126,16 +129,17 @@ def episodes_to_chunk(
     num_horizons: int,
     imitated_episodes: str = "best",
 ) -> Chunk:
-    """All episodes one after another as one lane, every item samplable at priority 1.
+    """All episodes in one lane, one after another; every item can be sampled with priority 1.
 
-    `imitated` says whether the best episode or all of them carry the mark of L_IM.
-    `lag` blank slots close the film: a slot's priorities travel so many slots behind it.
+    `imitated_episodes` ("best" or "all") selects the episodes that are marked for L_IM.
+    The chunk ends with `max_horizon` blank slots, because the priorities of a slot are stored
+    `max_horizon` slots later.
     """
-    chosen = best_episode_index(episodes)
+    best_index = best_episode_index(episodes)
     planes, actions, rewards, marks = [], [], [], []
     for i, episode in enumerate(episodes):
         mark = np.full(
-            len(episode) + 1, BEST if imitated_episodes == "all" or i == chosen else 0, np.uint8
+            len(episode) + 1, BEST if imitated_episodes == "all" or i == best_index else 0, np.uint8
         )
         mark[0] |= FIRST
         mark[-1] |= TERMINAL if episode.terminal else TRUNCATED
@@ -144,8 +148,8 @@ def episodes_to_chunk(
         rewards.append(np.append(episode.rewards, 0))
         marks.append(mark)
     mark = np.concatenate([*marks, np.full(max_horizon, END, np.uint8)])
-    alive = (mark & END) == 0
-    priority = np.append(np.zeros(max_horizon), alive[:-max_horizon]).astype(np.float32)
+    has_action = (mark & END) == 0
+    priority = np.append(np.zeros(max_horizon), has_action[:-max_horizon]).astype(np.float32)
     blank = np.zeros((max_horizon, *episodes[0].planes.shape[1:]), episodes[0].planes.dtype)
     return Chunk(
         plane=np.concatenate([*planes, blank])[:, None],

@@ -1,15 +1,18 @@
-"""Arrays of episodes in Minari's HDF5 file: written deflated, read by the helper process."""
+"""Episodes as arrays in Minari's HDF5 file: written deflated, read in the sandbox process."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from lookfurther.demos.episode import Episode, InputLog
+from lookfurther.demos.metadata import DemoSetDescription, EpisodeMetadata
+from lookfurther.demos.playback import PAD_ACTION, frames_by_step
 from lookfurther.demos.sandbox import (
     FREE_BYTES,
     MAX_EXPANSION,
@@ -18,67 +21,155 @@ from lookfurther.demos.sandbox import (
     SandboxTask,
     file_size,
 )
+from lookfurther.errors import DemonstrationError
 
 DATA_FILE = "main_data.hdf5"
-CHUNK_BYTES = 2**19  # bytes deflated together: larger ones gain little
-DEFLATE_LEVEL = 2  # of deflation: higher ones take twice the time to save a third
+CHUNK_BYTES = 2**19  # deflated together: larger chunks gain little
+DEFLATE_LEVEL = 2  # higher levels take twice the time and save a third of the bytes
+MAX_EPISODE_STEPS = 10_000_000
+# Minari's arrays of an episode and the dtype kinds they may have.
+ARRAY_KINDS = {"observations": "uf", "actions": "iu", "rewards": "f", "terminations": "b"}
+# The action of every emulator frame: a row of padding, then one row per step.
+FRAMES_FIELD = "infos/frames"
 
 
 class ExpectedArray(NamedTuple):
     """What an array must be before it is read."""
 
     shape: tuple[int, ...]
-    dtype_kinds: str  # kinds of numbers, as NumPy's letters
+    dtype_kinds: str  # NumPy's letters for kinds of numbers
     digest: str  # SHA-256 of its bytes
+
+    @property
+    def max_bytes(self) -> int:
+        return math.prod(self.shape) * (1 if self.dtype_kinds == "u" else 8)
 
 
 def write_episodes(
-    path: Path, episodes: Iterable[dict[str, np.ndarray]], first_index: int = 0
-) -> list[dict]:
-    """Write episodes from number `first` on, in place of any such; the SHA-256 of every array."""
+    path: Path, episodes: Sequence[Episode], action_repeat: int, first_index: int = 0
+) -> list[dict[str, str]]:
+    """Write episodes `first_index`, ... instead of any in the file; the SHA-256 of every array."""
     import h5py
 
     digests = []
     with h5py.File(path, "a", track_order=True) as file:
         for name in {*file} - {f"episode_{i}" for i in range(first_index)}:
             del file[name]
-        for i, arrays in enumerate(episodes, first_index):
+        for i, episode in enumerate(episodes, first_index):
             group = file.create_group(f"episode_{i}")
-            group.attrs.update({"id": i, "total_steps": len(arrays["actions"])})
+            group.attrs.update({"id": i, "total_steps": len(episode)})
+            arrays = _episode_to_arrays(episode, action_repeat)
             for name, array in arrays.items():
                 _write_array(group, name, array)
             digests.append({name: array_digest(array) for name, array in arrays.items()})
     return digests
 
 
-def read_episodes(
-    path: Path, episodes: Sequence[dict[str, ExpectedArray]]
-) -> list[dict[str, np.ndarray]]:
-    """The arrays of episodes 0, 1, ...; a ValueError where one is not as expected."""
-    size = file_size(path)
-    wanted = {
-        f"episode_{i}/{name}": e
+def read_episodes(path: Path, description: DemoSetDescription) -> list[Episode]:
+    """The episodes of a set; a ValueError if one does not match its description."""
+    episodes = [_expected_arrays(metadata, description) for metadata in description.episodes]
+    expected = {
+        f"episode_{i}/{name}": array
         for i, episode in enumerate(episodes)
-        for name, e in episode.items()
+        for name, array in episode.items()
     }
-    claimed = sum(map(_max_bytes, wanted.values()))
-    if claimed > FREE_BYTES + MAX_EXPANSION * size:
+    num_bytes = file_size(path)
+    claimed = sum(array.max_bytes for array in expected.values())
+    if claimed > FREE_BYTES + MAX_EXPANSION * num_bytes:
         raise ValueError(f"{path.name} cannot hold the {claimed} bytes it claims")
-    arrays = _fetch_arrays(path, size, wanted)
+    arrays = _fetch_arrays(path, num_bytes, expected)
     return [
-        {name: arrays[f"episode_{i}/{name}"] for name in episode}
-        for i, episode in enumerate(episodes)
+        _arrays_to_episode({name: arrays[f"episode_{i}/{name}"] for name in episode}, metadata)
+        for i, (episode, metadata) in enumerate(zip(episodes, description.episodes, strict=True))
     ]
 
 
 def check_file(path: Path) -> None:
-    """A ValueError where the file cannot be walked through within the limits."""
-    task = SandboxTask("hdf5:walk", (str(path.absolute()),), path.name, file_size(path))
-    SANDBOX.call(task)
+    """A ValueError if the sandbox cannot visit every object of the file within its limits."""
+    SANDBOX.call(SandboxTask("hdf5:visit_all", (str(path.absolute()),), path.name, file_size(path)))
+
+
+def array_digest(array: np.ndarray) -> str:
+    """SHA-256 of an array's bytes."""
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+
+
+# Episodes as arrays
+
+
+def _episode_to_arrays(episode: Episode, action_repeat: int) -> dict[str, np.ndarray]:
+    """An episode as Minari's arrays."""
+    steps = len(episode)
+    ends = np.arange(1, steps + 1) == steps
+    arrays = {
+        "observations": episode.planes,
+        "actions": episode.actions,
+        "rewards": episode.rewards.astype(np.float64),
+        "terminations": ends & episode.terminal,
+        "truncations": ends & (not episode.terminal),
+    }
+    if episode.input_log is None:
+        return arrays
+    rows = frames_by_step(episode.input_log.frame_actions, action_repeat, episode.input_log.phase)
+    if len(rows) != steps:
+        raise DemonstrationError(
+            f"an input log of {len(rows)} steps cannot be an episode of {steps}"
+        )
+    return arrays | {FRAMES_FIELD: np.concatenate([np.full_like(rows[:1], PAD_ACTION), rows])}
+
+
+def _expected_arrays(
+    metadata: EpisodeMetadata, description: DemoSetDescription
+) -> dict[str, ExpectedArray]:
+    """The arrays that an episode must have according to its description."""
+    spec, action_repeat = description.spec, description.origin.repeat
+    if not 0 < metadata.steps <= MAX_EPISODE_STEPS:
+        raise ValueError(f"an episode cannot have {metadata.steps} steps")
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(ARRAY_KINDS, (metadata.steps,))
+    shapes["observations"] = (metadata.steps + 1, *spec.plane)
+    if metadata.reel is not None:
+        if not 0 <= metadata.reel.phase < action_repeat:
+            raise ValueError(f"a phase cannot be {metadata.reel.phase}")
+        shapes[FRAMES_FIELD] = (metadata.steps + 1, action_repeat)
+    kinds = ARRAY_KINDS | {"observations": np.dtype(spec.dtype).kind, FRAMES_FIELD: "u"}
+    return {f: ExpectedArray(shapes[f], kinds[f], metadata.digests[f]) for f in shapes}
+
+
+def _arrays_to_episode(arrays: dict[str, np.ndarray], metadata: EpisodeMetadata) -> Episode:
+    """An episode from Minari's arrays and our metadata; a ValueError if they disagree."""
+    episode = Episode(
+        planes=arrays["observations"],
+        actions=arrays["actions"].astype(np.int64),
+        rewards=arrays["rewards"].astype(np.float32),
+        terminal=bool(arrays["terminations"][-1]),
+        seed=metadata.seed,
+        input_log=_read_input_log(arrays, metadata),
+        audit=metadata.audit,
+    )
+    if (episode.score, episode.terminal) != (metadata.score, metadata.terminal):
+        raise ValueError(
+            f"a score of {metadata.score:g} is claimed, the rewards are {episode.score:g}"
+        )
+    return episode
+
+
+def _read_input_log(arrays: dict[str, np.ndarray], metadata: EpisodeMetadata) -> InputLog | None:
+    if metadata.reel is None:
+        return None
+    length, writes, seed, phase, variant = metadata.reel
+    rows = arrays[FRAMES_FIELD][1:]
+    missing = -phase % rows.shape[1]  # frames that a short first step lacks
+    frames = rows.reshape(-1)[missing : missing + length]
+    if not np.array_equal(frames_by_step(frames, rows.shape[1], phase), rows):
+        raise ValueError(f"its frames are not {length} in steps of phase {phase}")
+    return InputLog(frames, np.array(writes, np.int32).reshape(-1, 3), seed, phase, variant)
+
+
+# Arrays in the file
 
 
 class _RowRange(NamedTuple):
-    """Rows low ... high - 1 of an array."""
+    """Rows start ... stop - 1 of an array."""
 
     name: str
     expected: ExpectedArray
@@ -87,70 +178,68 @@ class _RowRange(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        return _max_bytes(self.expected) * (self.stop - self.start) // self.expected.shape[0]
+        return self.expected.max_bytes * (self.stop - self.start) // self.expected.shape[0]
 
 
-def _fetch_arrays(path: Path, size: int, wanted: dict[str, ExpectedArray]) -> dict[str, np.ndarray]:
-    """Arrays by name, put together from the answers of the helper process."""
-    found: dict[str, np.ndarray] = {}
-    stored = 0
-    for parts in _split_batches(wanted):
-        asked = [(p.name, p.expected.shape, p.expected.dtype_kinds, p.start, p.stop) for p in parts]
-        most = sum(p.num_bytes for p in parts)
-        task = SandboxTask("hdf5:parts", (str(path.absolute()), asked), path.name, size, most)
-        answer = SANDBOX.call(task)
-        stored += answer.value
-        if stored > size:
+def _fetch_arrays(
+    path: Path, num_bytes: int, expected_arrays: dict[str, ExpectedArray]
+) -> dict[str, np.ndarray]:
+    """Read arrays by name in the sandbox, a batch of rows at a time."""
+    arrays: dict[str, np.ndarray] = {}
+    stored_bytes = 0
+    for batch in _split_batches(expected_arrays):
+        request = [
+            (part.name, part.expected.shape, part.expected.dtype_kinds, part.start, part.stop)
+            for part in batch
+        ]
+        arguments = (str(path.absolute()), request)
+        max_bytes = sum(part.num_bytes for part in batch)
+        result = SANDBOX.call(
+            SandboxTask("hdf5:read_arrays", arguments, path.name, num_bytes, max_bytes)
+        )
+        stored_bytes += result.value
+        if stored_bytes > num_bytes:
             raise ValueError(f"{path.name} has arrays that are one and the same")
-        for part, array in zip(parts, answer.arrays, strict=True):
-            name, expected, low, high = part
-            if not low:
-                found[name] = np.empty(expected.shape, array.dtype)
-            found[name][low:high] = array
-            if high == expected.shape[0] and array_digest(found[name]) != expected.digest:
+        for (name, expected, start, stop), rows in zip(batch, result.arrays, strict=True):
+            if not start:
+                arrays[name] = np.empty(expected.shape, rows.dtype)
+            arrays[name][start:stop] = rows
+            if stop == expected.shape[0] and array_digest(arrays[name]) != expected.digest:
                 raise ValueError(f"/{name} is altered (SHA-256)")
-    return found
+    return arrays
 
 
-def _split_batches(wanted: dict[str, ExpectedArray]) -> Iterator[list[_RowRange]]:
-    """All rows of all arrays, in parts of about SLICE bytes together."""
+def _split_batches(expected_arrays: dict[str, ExpectedArray]) -> Iterator[list[_RowRange]]:
+    """All rows of all arrays, in batches of about RESPONSE_BYTES."""
     batch: list[_RowRange] = []
-    taken = 0
-    for name, expected in wanted.items():
-        count = expected.shape[0]
-        rows = max(1, RESPONSE_BYTES * count // _max_bytes(expected))
-        for low in range(0, count, rows):
-            part = _RowRange(name, expected, low, min(low + rows, count))
-            if batch and taken + part.num_bytes > RESPONSE_BYTES:
+    batch_bytes = 0
+    for name, expected in expected_arrays.items():
+        num_rows = expected.shape[0]
+        rows_per_part = max(1, RESPONSE_BYTES * num_rows // expected.max_bytes)
+        for start in range(0, num_rows, rows_per_part):
+            part = _RowRange(name, expected, start, min(start + rows_per_part, num_rows))
+            if batch and batch_bytes + part.num_bytes > RESPONSE_BYTES:
                 yield batch
-                batch, taken = [], 0
+                batch, batch_bytes = [], 0
             batch.append(part)
-            taken += part.num_bytes
+            batch_bytes += part.num_bytes
     if batch:
         yield batch
 
 
-def array_digest(array: np.ndarray) -> str:
-    """SHA-256 of an array's bytes."""
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
-
-
-def _max_bytes(expected: ExpectedArray) -> int:
-    return math.prod(expected.shape) * (1 if expected.dtype_kinds == "u" else 8)
-
-
 def _write_array(group: Any, name: str, array: np.ndarray) -> None:
-    """One array, its pieces deflated where it is large and that does not look like a bomb."""
+    """Write one array, deflated if it is large and would not look like a decompression bomb."""
     if array.nbytes <= CHUNK_BYTES:
         group.create_dataset(name, data=array)
         return
     rows = max(CHUNK_BYTES // array[0].nbytes, 1)
-    how = {
-        "chunks": (rows, *array.shape[1:]),
-        "compression": "gzip",
-        "compression_opts": DEFLATE_LEVEL,
-    }
-    made = group.create_dataset(name, data=array, **how)
-    if made.id.get_storage_size() * MAX_EXPANSION < array.nbytes:
+    dataset = group.create_dataset(
+        name,
+        data=array,
+        chunks=(rows, *array.shape[1:]),
+        compression="gzip",
+        compression_opts=DEFLATE_LEVEL,
+    )
+    if dataset.id.get_storage_size() * MAX_EXPANSION < array.nbytes:
         del group[name]
         group.create_dataset(name, data=array)

@@ -1,25 +1,112 @@
-"""Atari episodes played again from their tapes."""
+"""Play demonstrations again: Atari episodes from their input log, others from their seed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
+from lookfurther.config import EnvConfig
 from lookfurther.demos.episode import Episode, InputLog
-from lookfurther.envs.emulator import Emulator
+from lookfurther.envs.emulator import FUSED_MULTIPLY_ADD, Emulator
+from lookfurther.envs.factory import EnvFactory, find_env_spec
+from lookfurther.envs.sync import Lane
 from lookfurther.errors import DemonstrationError
 
-PAD_ACTION = 255  # fills the block of a short step
+PAD_ACTION = 255  # fills the row of a short step
 
 
 class GameOverError(DemonstrationError):
-    """A tape that goes on where the game does not."""
+    """The game ends before its input log does."""
 
     def __init__(self, frames: int, length: int) -> None:
         super().__init__(f"the game is over at frame {frames} of {length}")
         self.frames_played = frames
+
+
+class PlaybackStep(NamedTuple):
+    """One step of an episode that is played again. The first one is the reset."""
+
+    reward: float
+    planes: Iterable[np.ndarray]  # the newest plane, in each way a processor may round it
+    is_terminal: bool
+    is_last: bool  # no step follows
+
+
+def play_log(input_log: InputLog, emulator: Emulator) -> Iterator[float]:
+    """Play an input log on an emulator after its reset and yield the reward of each frame."""
+    writes = iter([*input_log.ram_writes.tolist(), (len(input_log.frame_actions), 0, 0)])
+    next_frame, address, value = next(writes)
+    for i, action in enumerate(input_log.frame_actions.tolist()):
+        while next_frame == i:
+            emulator.write_ram(address, value)
+            next_frame, address, value = next(writes)
+        yield emulator.step_frame(action)
+        if emulator.is_over:
+            return
+
+
+def play_steps(
+    input_log: InputLog,
+    emulator: Emulator,
+    action_repeat: int = 0,
+    on_frame: Callable[[Emulator, float], None] = lambda *_: None,
+) -> Iterator[PlaybackStep]:
+    """Play an input log in steps of `action_repeat` frames (0: as many as the emulator repeats)."""
+    ends = set(step_ends(input_log, action_repeat or emulator.action_repeat).tolist())
+    yield PlaybackStep(0.0, _possible_planes(emulator), False, False)
+    reward = 0.0
+    for frame_reward in play_log(input_log, emulator):
+        on_frame(emulator, frame_reward)
+        reward += frame_reward
+        is_over = emulator.is_over
+        if is_over or emulator.frame_number in ends:
+            is_last = is_over or emulator.frame_number == len(input_log.frame_actions)
+            yield PlaybackStep(reward, _possible_planes(emulator), is_over, is_last)
+            reward = 0.0
+
+
+def _possible_planes(emulator: Emulator) -> Iterator[np.ndarray]:
+    """The plane as this processor rounds it, then as others do."""
+    yield emulator.current_plane(FUSED_MULTIPLY_ADD)
+    yield emulator.current_plane(not FUSED_MULTIPLY_ADD)
+
+
+def make_lane(env: str, env_config: EnvConfig, render: bool = False) -> Lane:
+    """A lane with one Gymnasium environment, which draws RGB images if `render` is set."""
+    env_spec = find_env_spec(env)
+    if render:
+        env_spec = copy.deepcopy(env_spec)
+        env_spec.kwargs["render_mode"] = "rgb_array"
+    return Lane(EnvFactory(env_spec, env_config), 0, 0)
+
+
+def play_lane(
+    lane: Lane,
+    seed: int | None,
+    select_action: Callable[[np.ndarray], int],
+    max_steps: int = sys.maxsize,
+) -> Iterator[PlaybackStep]:
+    """Play an episode of a lane until it ends or fails; a failure is not the last step."""
+    plane, *_ = lane.begin_episode(seed=seed)
+    yield PlaybackStep(0.0, (plane,), False, False)
+    for step in range(1, max_steps + 1):
+        plane, reward, terminal, _, first, _ = lane.step(select_action(plane))
+        if first:  # the environment failed and was built again
+            return
+        yield PlaybackStep(reward, (plane,), terminal, lane.is_over or step == max_steps)
+        if lane.is_over:
+            return
+
+
+def play_from_seed(episode: Episode, lane: Lane) -> Iterator[PlaybackStep]:
+    """Play the actions of an episode on a lane, from the seed of the episode."""
+    actions = iter(episode.actions.tolist())
+    return play_lane(lane, episode.seed, lambda _: next(actions), len(episode))
 
 
 def episode_from_log(
@@ -29,58 +116,50 @@ def episode_from_log(
     sticky_prob: float = 0.0,
     on_frame: Callable[[Emulator, float], None] = lambda *_: None,
 ) -> Episode:
-    """The episode of a tape in steps of `repeat` true frames, the last partial one kept.
+    """The episode of an input log. The last step may have fewer frames than `action_repeat`.
 
-    `watch` is called after every frame with its reward, and may raise to break off.
+    `on_frame` receives the emulator and the reward after every frame and may raise to stop.
     """
-    emulator, ends = (
-        make_emulator(input_log, env, action_repeat, sticky_prob),
-        step_ends(input_log, action_repeat),
-    )
-    planes = np.empty((len(ends), *emulator.current_plane().shape), np.uint8)
-    rewards = np.zeros(len(ends) - 1, np.float32)
-    planes[0] = emulator.current_plane()
-    step = 0
-    for i, reward in enumerate(play_log(input_log, emulator), 1):
-        on_frame(emulator, reward)
-        rewards[step] += reward
-        if i == ends[step + 1]:
-            step += 1
-            planes[step] = emulator.current_plane()
+    emulator = make_emulator(input_log, env, action_repeat, sticky_prob)
+    num_steps = len(step_ends(input_log, action_repeat)) - 1
+    planes = np.empty((num_steps + 1, *emulator.current_plane().shape), np.uint8)
+    rewards = np.zeros(num_steps + 1, np.float32)
+    for t, step in enumerate(play_steps(input_log, emulator, on_frame=on_frame)):
+        planes[t], rewards[t] = emulator.current_plane(), step.reward
     if emulator.frame_number < len(input_log.frame_actions):
         raise GameOverError(emulator.frame_number, len(input_log.frame_actions))
     actions, _ = majority_actions(input_log, emulator)
-    return Episode(planes, actions, rewards, emulator.is_over, input_log=input_log)
+    return Episode(planes, actions, rewards[1:], emulator.is_over, input_log=input_log)
 
 
 def make_emulator(
     input_log: InputLog, env: str, action_repeat: int, sticky_prob: float = 0.0
 ) -> Emulator:
-    """An emulator just switched on, for a tape to be played on."""
+    """An emulator after its reset, ready to play an input log."""
     return Emulator(
         env, action_repeat, sticky_prob, input_log.seed, input_log.phase, input_log.variant
     )
 
 
 def step_ends(input_log: InputLog, action_repeat: int) -> np.ndarray:
-    """How many frames have been played before the first step and after each, [T + 1]."""
+    """The number of frames before the first step and after each step, [T + 1]."""
     frames = len(input_log.frame_actions)
     first = input_log.phase % action_repeat or action_repeat
     return np.unique(np.concatenate([[0], np.arange(first, frames, action_repeat), [frames]]))
 
 
 def with_best_phase(input_log: InputLog, action_repeat: int) -> InputLog:
-    """The tape cut into steps so that the fewest hold several actions; the earliest cut of equals.
+    """The input log with the phase that has the fewest steps of several actions.
 
-    Buttons that were held for `repeat` frames, but not from power-on on, then are one action a
-    step.
+    If a player held each button for `action_repeat` frames, but not from the first frame on, each
+    step then has one action. The smallest of equally good phases is taken.
     """
-    phases = [replace(input_log, phase=phase) for phase in range(action_repeat)]
-    return min(phases, key=lambda cut: count_ambiguous_steps(cut, action_repeat))
+    candidates = [replace(input_log, phase=phase) for phase in range(action_repeat)]
+    return min(candidates, key=lambda log: count_ambiguous_steps(log, action_repeat))
 
 
 def truncate_log(input_log: InputLog, length: int) -> InputLog:
-    """The first frames of a tape."""
+    """The first `length` frames of an input log."""
     return replace(
         input_log,
         frame_actions=input_log.frame_actions[:length],
@@ -88,45 +167,32 @@ def truncate_log(input_log: InputLog, length: int) -> InputLog:
     )
 
 
-def play_log(input_log: InputLog, emulator: Emulator) -> Iterator[float]:
-    """Play a tape on an emulator just switched on; the reward of each frame, until the end."""
-    writes = iter([*input_log.ram_writes.tolist(), (len(input_log.frame_actions), 0, 0)])
-    due, address, value = next(writes)
-    for i, action in enumerate(input_log.frame_actions.tolist()):
-        while due == i:
-            emulator.write_ram(address, value)
-            due, address, value = next(writes)
-        yield emulator.step_frame(action)
-        if emulator.is_over:
-            return
-
-
 def majority_actions(input_log: InputLog, emulator: Emulator) -> tuple[np.ndarray, int]:
-    """The environment's action of each step, and how many steps held more than one."""
-    ids, several = block_majority(
+    """The environment's action of each step, and the number of steps with several actions."""
+    ids, ambiguous = block_majority(
         frames_by_step(input_log.frame_actions, emulator.action_repeat, input_log.phase)
     )
     if not set(ids.tolist()) <= set(emulator.legal_actions):
-        raise DemonstrationError(f"the tape has actions that {emulator.game} does not know")
-    return np.searchsorted(emulator.legal_actions, ids), several
+        raise DemonstrationError(f"the input log has actions that {emulator.game} does not have")
+    return np.searchsorted(emulator.legal_actions, ids), ambiguous
 
 
 def count_ambiguous_steps(input_log: InputLog, action_repeat: int) -> int:
-    """How many steps of a tape hold more than one action."""
+    """The number of steps with several actions."""
     return block_majority(frames_by_step(input_log.frame_actions, action_repeat, input_log.phase))[
         1
     ]
 
 
 def with_step_actions(input_log: InputLog, action_ids: np.ndarray, action_repeat: int) -> InputLog:
-    """The tape with one action a step, [T] ids, instead of its own."""
+    """The input log with one action per step, [T] ids, instead of its own actions."""
     lengths = np.diff(step_ends(input_log, action_repeat))
     return replace(input_log, frame_actions=np.repeat(action_ids.astype(np.uint8), lengths))
 
 
 def frames_by_step(frames: np.ndarray, action_repeat: int, phase: int = 0) -> np.ndarray:
-    """The frames of each step, [T, repeat] uint8; PAD fills a short first or last step."""
-    missing = -phase % action_repeat  # frames before the first, for its step to be a whole one
+    """The frames of each step, [T, action_repeat] uint8; PAD_ACTION fills short steps."""
+    missing = -phase % action_repeat  # frames that a short first step lacks
     length = missing + len(frames)
     padded = np.full(-(-length // action_repeat) * action_repeat, PAD_ACTION, np.uint8)
     padded[missing:length] = frames
@@ -134,18 +200,21 @@ def frames_by_step(frames: np.ndarray, action_repeat: int, phase: int = 0) -> np
 
 
 def block_majority(frames: np.ndarray) -> tuple[np.ndarray, int]:
-    """As `_majority` says, some blocks at a time: it compares each frame with each of its block."""
+    """The most frequent action of each row, the earliest of equals, and the rows with several.
+
+    It compares each frame with each frame of its row, so it works on a few rows at a time.
+    """
     rows = max(1, 2**22 // frames.shape[1] ** 2)
     parts = [
-        _batch_majority(frames[low : low + rows]) for low in range(0, max(1, len(frames)), rows)
+        _batch_majority(frames[start : start + rows])
+        for start in range(0, max(1, len(frames)), rows)
     ]
-    return np.concatenate([actions for actions, _ in parts]), sum(several for _, several in parts)
+    return np.concatenate([actions for actions, _ in parts]), sum(count for _, count in parts)
 
 
 def _batch_majority(frames: np.ndarray) -> tuple[np.ndarray, int]:
-    """The most frequent action of each block, the earliest of several, and how many had several."""
     counts = (frames[:, :, None] == frames[:, None, :]).sum(-1)
     counts[frames == PAD_ACTION] = 0
     actions = np.take_along_axis(frames, counts.argmax(1)[:, None], 1)
-    several = (frames != actions) & (frames != PAD_ACTION)
-    return actions[:, 0].astype(np.int64), int(several.any(1).sum())
+    is_other = (frames != actions) & (frames != PAD_ACTION)
+    return actions[:, 0].astype(np.int64), int(is_other.any(1).sum())

@@ -1,8 +1,9 @@
-"""A helper process with little memory and CPU time, which reads files that others made.
+"""A subprocess with limits on memory and CPU time, which reads files from other people.
 
-A library that parses a hostile file can loop forever or take all memory, and only the end of its
-process stops it. So functions of ours that call such a library run in another process. Its limits
-grow with the size of the file. Its answer is JSON, and arrays no larger than the caller allows.
+A library that parses a hostile file can loop without end or take all memory, and cannot be
+interrupted. So the functions of `demos.sandboxed`, which call such libraries, run in a subprocess.
+Its limits grow with the size of the file. Its response is JSON, and arrays no larger than the
+caller allows.
 """
 
 from __future__ import annotations
@@ -25,24 +26,21 @@ import numpy as np
 
 from lookfurther.system.processes import python_command, subprocess_environment
 
-RESPONSE_BYTES = 2**24  # bytes of arrays in one answer, about
-FREE_BYTES, MAX_EXPANSION = (
-    2**25,
-    300,
-)  # bytes any file may unpack to, and more for each byte of its own
-BASE_MEMORY = 2**26  # bytes a call may take for any file; RATIO more for each byte of the file ...
-MAX_MEMORY = 2**31  # ... up to this
-BASE_CPU_SECONDS, BYTES_PER_CPU_SECOND = (
-    2,
-    2**20,
-)  # CPU seconds of a call for any file, and bytes of a file for one more
-BASE_WALL_SECONDS = (
-    60.0  # seconds for an answer, and ten for each CPU second: only a stopped process takes it
-)
-MAX_HEADER_BYTES = 2**20  # bytes
-FUNCTION_PACKAGE = "lookfurther.demos.sandboxed."  # whose functions may be called
+RESPONSE_BYTES = 2**24  # of arrays in one response, about
+# A file of n bytes may unpack to FREE_BYTES + MAX_EXPANSION * n bytes. Reading it may take
+# BASE_MEMORY + MAX_EXPANSION * n bytes of memory, at most MAX_MEMORY, and
+# BASE_CPU_SECONDS + n / BYTES_PER_CPU_SECOND seconds of CPU time.
+FREE_BYTES = 2**25
+MAX_EXPANSION = 300
+BASE_MEMORY = 2**26
+MAX_MEMORY = 2**31
+BASE_CPU_SECONDS = 2
+BYTES_PER_CPU_SECOND = 2**20
+BASE_WALL_SECONDS = 60.0  # plus ten per CPU second: only a stopped process takes that long
+MAX_HEADER_BYTES = 2**20
+FUNCTION_PACKAGE = "lookfurther.demos.sandboxed."  # the functions that a task may call
 SERVER_CODE = "from lookfurther.demos.sandbox import serve; serve()"
-# Threads and Arrow's own allocator reserve addresses that they do not use, the latter 1 GiB.
+# Threads and Arrow's allocator reserve addresses that they do not use (Arrow: 1 GiB).
 SERVER_VARIABLES = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -52,13 +50,13 @@ SERVER_VARIABLES = {
 
 
 class SandboxTask(NamedTuple):
-    """A call of a function of ours on a file."""
+    """A function call that reads a file."""
 
-    function: str  # "module:name", the module without PACKAGE
-    arguments: tuple[Any, ...]  # as JSON has them
-    file_name: str  # the name of the file or folder, for messages
-    file_bytes: int  # its bytes
-    max_array_bytes: int = 0  # bytes of arrays in the answer
+    function: str  # "module:name" in FUNCTION_PACKAGE
+    arguments: tuple[Any, ...]  # must be JSON
+    file_name: str  # of the file or folder, for messages
+    file_bytes: int
+    max_array_bytes: int = 0  # in the response
 
     @property
     def memory_limit(self) -> int:
@@ -66,19 +64,18 @@ class SandboxTask(NamedTuple):
 
     @property
     def cpu_seconds(self) -> int:
-        """CPU time."""
         return BASE_CPU_SECONDS + math.ceil(self.file_bytes / BYTES_PER_CPU_SECOND)
 
 
 class SandboxResult(NamedTuple):
-    """What a function returned."""
+    """The return value of a function."""
 
     value: Any
     arrays: list[np.ndarray]
 
 
 class Sandbox:
-    """The helper process, started when it is first needed."""
+    """The subprocess, started at the first call."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -86,7 +83,7 @@ class Sandbox:
         self._lock = threading.Lock()
 
     def call(self, task: SandboxTask) -> SandboxResult:
-        """The answer; a ValueError where there is none within the limits."""
+        """Run a task; a ValueError if it fails or exceeds its limits."""
         with self._lock:
             process = self._running_process()
             timer = threading.Timer(BASE_WALL_SECONDS + 10 * task.cpu_seconds, process.kill)
@@ -101,7 +98,7 @@ class Sandbox:
                 raise ValueError(
                     f"{task.file_name} cannot be read within {limits}: it is damaged"
                 ) from None
-            except BaseException:  # the rest of the answer would be taken for the next one
+            except BaseException:  # the rest of the response would be read as the next one
                 self.stop()
                 raise
             finally:
@@ -120,16 +117,17 @@ class Sandbox:
         header = json.loads(line)
         if "error" in header:
             raise _ReadError(header["error"])
-        kinds = [(np.dtype(kind), tuple(shape)) for kind, shape in header["arrays"]]
-        if sum(kind.itemsize * math.prod(shape) for kind, shape in kinds) > task.max_array_bytes:
+        layouts = [(np.dtype(dtype), tuple(shape)) for dtype, shape in header["arrays"]]
+        num_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in layouts)
+        if num_bytes > task.max_array_bytes:
             raise EOFError
         return SandboxResult(
-            header["value"], [_receive_array(process.stdout, *kind) for kind in kinds]
+            header["value"], [_receive_array(process.stdout, *layout) for layout in layouts]
         )
 
     def _running_process(self) -> subprocess.Popen[bytes]:
-        alive = self._process is not None and self._process.poll() is None
-        if not alive or self._owner != os.getpid():
+        is_alive = self._process is not None and self._process.poll() is None
+        if not is_alive or self._owner != os.getpid():
             self.stop()
             self._owner = os.getpid()
             self._process = subprocess.Popen(
@@ -143,10 +141,10 @@ class Sandbox:
         return self._process
 
     def stop(self) -> None:
-        """End the helper process, if it is this process's own."""
+        """End the subprocess if this process started it."""
         if self._process is not None and self._owner == os.getpid():
             self._process.kill()
-            with contextlib.suppress(OSError):  # what was not yet written to it
+            with contextlib.suppress(OSError):  # of input that was not written yet
                 self._process.communicate()
         self._process = None
 
@@ -156,11 +154,11 @@ atexit.register(SANDBOX.stop)
 
 
 class _ReadError(Exception):
-    """The helper process says why a file cannot be read."""
+    """The reason from the subprocess why it cannot read a file."""
 
 
 def file_size(path: Path) -> int:
-    """The bytes of a file; a ValueError where it is a device, a pipe or not there."""
+    """The size of a file in bytes; a ValueError if it is a device, a pipe or missing."""
     if not path.is_file():
         raise ValueError(f"{path.name} is not a file")
     return path.stat().st_size
@@ -168,37 +166,37 @@ def file_size(path: Path) -> int:
 
 def _receive_array(pipe: IO[bytes], dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     array = np.empty(shape, dtype)
-    rest = array.reshape(-1).view(np.uint8).data
-    while len(rest):
-        count = pipe.readinto(rest)  # type: ignore[attr-defined]
+    remaining = array.reshape(-1).view(np.uint8).data
+    while len(remaining):
+        count = pipe.readinto(remaining)  # type: ignore[attr-defined]
         if not count:
             raise EOFError
-        rest = rest[count:]
+        remaining = remaining[count:]
     return array
 
 
 def serve() -> None:
-    """Run the calls that come on the standard input."""
+    """Run the tasks from the standard input, in the subprocess."""
     pipe = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # so that libraries do not print into the response
     for line in sys.stdin.buffer:
         function, arguments, *_, memory, seconds = json.loads(line)
         module, _, name = function.partition(":")
         arrays: list[np.ndarray] = []
         try:
-            call = getattr(importlib.import_module(FUNCTION_PACKAGE + module), name)
+            run_task = getattr(importlib.import_module(FUNCTION_PACKAGE + module), name)
             with _resource_limits(memory, seconds):
-                value, arrays = call(*arguments)
+                value, arrays = run_task(*arguments)
             header: dict[str, Any] = {"value": value}
             header["arrays"] = [[array.dtype.str, array.shape] for array in arrays]
-        except Exception as error:  # whatever a library makes of a file
+        except Exception as error:  # libraries may raise anything for a hostile file
             header = {"error": _error_text(error, memory)}
         pipe.write(json.dumps(header).encode() + b"\n")
         for array in arrays:
             pipe.write(np.ascontiguousarray(array).data)
         pipe.flush()
         if "error" in header and header["error"].startswith("MemoryError"):
-            return  # what it had taken is gone with it
+            return  # ending the process frees its memory
 
 
 def _error_text(error: Exception, memory: int) -> str:
@@ -209,29 +207,32 @@ def _error_text(error: Exception, memory: int) -> str:
 
 @contextlib.contextmanager
 def _resource_limits(memory: int, seconds: int) -> Iterator[None]:
-    """Bound what is taken from here on: bytes of addresses and CPU seconds.
+    """Limit the address space and the CPU seconds from here on.
 
     The process ends when its time is over. Without `resource` (Windows) and without /proc (macOS,
-    which does not bound addresses), only the caller's time is bounded.
+    which does not limit addresses), only the timer of the caller applies.
     """
     try:
         import resource
     except ImportError:
         yield
         return
-    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(
-        resource.RLIMIT_CPU, (_lower_limit(math.ceil(time.process_time()) + seconds, most), most)
+        resource.RLIMIT_CPU,
+        (_lower_limit(math.ceil(time.process_time()) + seconds, hard_limit), hard_limit),
     )
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
     with contextlib.suppress(OSError, ValueError):
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        taken = pages * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (_lower_limit(taken + memory, most), most))
+        used = pages * resource.getpagesize()
+        resource.setrlimit(
+            resource.RLIMIT_AS, (_lower_limit(used + memory, hard_limit), hard_limit)
+        )
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        resource.setrlimit(resource.RLIMIT_AS, (hard_limit, hard_limit))
 
 
 def _lower_limit(soft: int, hard: int) -> int:

@@ -1,7 +1,7 @@
-"""Demonstrations on disk: Minari datasets, lossless, holding exactly what training sees.
+"""Demonstrations on disk: Minari datasets, lossless, with exactly the observations of training.
 
-A dataset's stored environment spec is never built: our own description of the environment
-lies beside it as plain JSON, with the SHA-256 of every array.
+The environment spec of a dataset is never built. Our own description of the environment is stored
+next to it as plain JSON, with the SHA-256 of every array.
 """
 
 from __future__ import annotations
@@ -17,30 +17,23 @@ from pathlib import Path
 import numpy as np
 
 from lookfurther.config import EnvConfig
-from lookfurther.demos import episode_hdf5
 from lookfurther.demos.bounded_json import check_json, read_json
 from lookfurther.demos.env_spec import env_spec_json
-from lookfurther.demos.episode import Episode, InputLog, check_episodes
-from lookfurther.demos.episode_hdf5 import ExpectedArray
+from lookfurther.demos.episode import Episode, check_episodes
+from lookfurther.demos.episode_hdf5 import DATA_FILE, check_file, read_episodes, write_episodes
 from lookfurther.demos.metadata import (
     DemoSetDescription,
-    EpisodeMetadata,
     check_compatible,
     check_same_origin,
     describe_episode,
     make_origin,
 )
-from lookfurther.demos.playback import PAD_ACTION, frames_by_step
+from lookfurther.envs.trust import find_untrusted, import_modules
 from lookfurther.errors import DemonstrationError
 from lookfurther.system.files import atomic_replace, sync_to_disk, write_text
 from lookfurther.types import Spec
 
-# Minari's arrays that make an episode, and the kinds of numbers they may hold; frames is the
-# action of every emulator frame, in rows: the first is blank, one for each step follows.
-ARRAY_KINDS = {"observations": "uf", "actions": "iu", "rewards": "f", "terminations": "b"}
-FRAMES_FIELD = "infos/frames"
-MAX_EPISODE_STEPS = 10_000_000  # steps of an episode
-VERSION_SUFFIX = re.compile(r"-v(\d+)$")  # of a set, at the end of its name
+VERSION_SUFFIX = re.compile(r"-v(\d+)$")  # at the end of the name of a set
 
 
 def save_episodes(
@@ -57,19 +50,15 @@ def save_episodes(
     folder = _new_set_dir(name, root)
     if folder.exists():
         raise DemonstrationError(f"a set named {name} exists: delete it or choose another name")
-    source = make_origin(spec, env_config or EnvConfig())
-    with _staging_dir(folder) as data:
-        digests = episode_hdf5.write_episodes(
-            data / episode_hdf5.DATA_FILE, (_episode_to_arrays(e, source.repeat) for e in episodes)
-        )
-        facts = tuple(map(describe_episode, episodes, digests))
-        _write_metadata(data, name, DemoSetDescription(spec, author, source, facts))
-    for space in folder.relative_to(datasets_dir(root)).parents[:-1]:
-        facts_of = (
-            datasets_dir(root) / space / "namespace_metadata.json"
-        )  # where Minari looks for it
-        if not facts_of.exists():
-            facts_of.write_text("{}")
+    origin = make_origin(spec, env_config or EnvConfig())
+    with _staging_dir(folder) as data_dir:
+        digests = write_episodes(data_dir / DATA_FILE, episodes, origin.repeat)
+        metadata = tuple(map(describe_episode, episodes, digests))
+        _write_metadata(data_dir, name, DemoSetDescription(spec, author, origin, metadata))
+    for namespace in folder.relative_to(datasets_dir(root)).parents[:-1]:
+        path = datasets_dir(root) / namespace / "namespace_metadata.json"  # Minari expects it
+        if not path.exists():
+            path.write_text("{}")
     return folder
 
 
@@ -81,170 +70,114 @@ def append_episodes(
     root: Path | None = None,
     env_config: EnvConfig | None = None,
 ) -> Path:
-    """Add episodes to a set, or begin it with them.
+    """Add episodes to a set, or create the set with them.
 
-    The metadata is what counts: replaced last, it makes the new episodes part of the set.
+    The metadata is replaced last: only then are the new episodes part of the set.
     """
-    folder = _data_dir(name, root)
-    if not folder.is_dir():
+    data_dir = _data_dir(name, root)
+    if not data_dir.is_dir():
         return save_episodes(name, episodes, spec, author, root, env_config)
     check_episodes(episodes, spec, name)
-    before = read_description(name, root)
-    source = make_origin(spec, env_config or EnvConfig())
-    check_same_origin(name, before, DemoSetDescription(spec, author, source, ()))
-    data_file = folder / episode_hdf5.DATA_FILE
+    existing = read_description(name, root)
+    origin = make_origin(spec, env_config or EnvConfig())
+    check_same_origin(name, existing, DemoSetDescription(spec, author, origin, ()))
+    data_file = data_dir / DATA_FILE
     try:
         with atomic_replace(data_file) as draft:
             shutil.copyfile(data_file, draft)
-            episode_hdf5.check_file(draft)
-            arrays = (_episode_to_arrays(e, source.repeat) for e in episodes)
-            digests = episode_hdf5.write_episodes(draft, arrays, len(before.episodes))
-        facts = before.episodes + tuple(map(describe_episode, episodes, digests))
-        _write_metadata(folder, name, before._replace(episodes=facts))
+            check_file(draft)
+            digests = write_episodes(draft, episodes, origin.repeat, len(existing.episodes))
+        metadata = existing.episodes + tuple(map(describe_episode, episodes, digests))
+        _write_metadata(data_dir, name, existing._replace(episodes=metadata))
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         raise DemonstrationError(f"{name} could not be added to: {error}") from error
-    return folder.parent
+    return data_dir.parent
 
 
 def load_episodes(
     name: str, spec: Spec, root: Path | None = None, env_config: EnvConfig | None = None
 ) -> list[Episode]:
-    """The episodes of a set, by Minari id or by path; anything that is not `spec`'s is refused.
+    """The episodes of a set, by Minari id or by path; raises if they do not match `spec`.
 
-    Minari itself would build whatever environment a set names, so it has no part in reading.
+    Minari would build any environment that a set names, so it is not used for reading.
     """
     description = read_description(name, root)
     check_compatible(name, description, spec, env_config or EnvConfig())
     try:
-        episodes = _read_episodes(_data_dir(name, root) / episode_hdf5.DATA_FILE, description)
-    except Exception as error:  # whatever a cut, altered or hostile file leads h5py and zlib to
+        episodes = read_episodes(_data_dir(name, root) / DATA_FILE, description)
+    except Exception as error:  # h5py and zlib may raise anything for a damaged or hostile file
         raise _unreadable_error(name, error) from error
     check_episodes(episodes, spec, name)
     return episodes
 
 
 def read_description(name: str, root: Path | None = None) -> DemoSetDescription:
-    """What a set says of itself, without reading its arrays."""
-    folder = _data_dir(name, root)
-    if not folder.is_dir():
+    """The description of a set; its arrays are not read."""
+    data_dir = _data_dir(name, root)
+    if not data_dir.is_dir():
         raise DemonstrationError(f"no demonstrations named {name}: make or import them first")
     try:
-        metadata = read_json(folder / "metadata.json")
+        metadata = read_json(data_dir / "metadata.json")
         description = DemoSetDescription.from_json(metadata["lookfurther"])
         if len(description.episodes) != metadata["total_episodes"]:
             raise ValueError(f"{len(description.episodes)} episodes are described")
-    except Exception as error:  # whatever a cut, altered or hostile file leads json to
+    except Exception as error:  # json may raise anything for a damaged or hostile file
         raise _unreadable_error(name, error) from error
     return description
 
 
 def list_readable_ids(root: Path | None = None) -> list[str]:
-    """Every readable set of ours in Minari's folder or `root`."""
-    found = []
+    """Every readable set of this package in Minari's folder or `root`."""
+    readable = []
     for name in list_ids(root):
         with contextlib.suppress(DemonstrationError):
             read_description(name, root)
-            found.append(name)
-    return sorted(found)
+            readable.append(name)
+    return sorted(readable)
 
 
 def list_ids(root: Path | None = None) -> Iterator[str]:
-    """All that looks like a dataset in Minari's folder or `root`."""
+    """Every folder that looks like a dataset in Minari's folder or `root`."""
     top = datasets_dir(root)
-    for folder, inner, _ in os.walk(top):
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
-        if "data" in inner:
-            inner.clear()
+    for folder, subfolders, _ in os.walk(top):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        if "data" in subfolders:
+            subfolders.clear()
             yield Path(folder).relative_to(top).as_posix()
 
 
 def _unreadable_error(name: str, error: Exception) -> DemonstrationError:
     reason = " ".join(f"{type(error).__name__}: {str(error)[:300]}".split())
-    return DemonstrationError(f"{name} is not a readable set of ours: {reason}")
+    return DemonstrationError(f"{name} is not a readable demonstration set: {reason}")
 
 
 def recorded_env_config(description: DemoSetDescription) -> EnvConfig:
-    """The settings under which a set was made, as far as a replay needs them."""
-    how = description.origin
-    if how.game:
-        return EnvConfig(action_repeat=how.repeat, sticky_prob=how.sticky)
-    return EnvConfig(wrappers=how.wrappers, layout=how.layout)  # type: ignore[arg-type]
+    """The settings of the recording that a replay needs."""
+    origin = description.origin
+    if origin.game:
+        return EnvConfig(action_repeat=origin.repeat, sticky_prob=origin.sticky)
+    return EnvConfig(wrappers=origin.wrappers, layout=origin.layout)  # type: ignore[arg-type]
 
 
-def _episode_to_arrays(episode: Episode, action_repeat: int) -> dict[str, np.ndarray]:
-    """An episode as Minari's arrays."""
-    steps = len(episode)
-    ends = np.arange(1, steps + 1) == steps
-    arrays = {
-        "observations": episode.planes,
-        "actions": episode.actions,
-        "rewards": episode.rewards.astype(np.float64),
-        "terminations": ends & episode.terminal,
-        "truncations": ends & (not episode.terminal),
-    }
-    if episode.input_log is None:
-        return arrays
-    frames = frames_by_step(episode.input_log.frame_actions, action_repeat, episode.input_log.phase)
-    if len(frames) != steps:
-        raise DemonstrationError(f"a tape of {len(frames)} steps cannot be an episode of {steps}")
-    return arrays | {FRAMES_FIELD: np.concatenate([np.full_like(frames[:1], PAD_ACTION), frames])}
+def trusted_env_config(description: DemoSetDescription, modules: Sequence[str] = ()) -> EnvConfig:
+    """The settings of the recording; raises if they name a module that is not trusted.
+
+    The user trusts `modules` by naming them.
+    """
+    import_modules(modules)
+    env_config = recorded_env_config(description)
+    if reason := find_untrusted(description.spec.env, env_config.wrappers, modules):
+        raise DemonstrationError(f"the set was made with {reason}")
+    return env_config
 
 
-def _read_episodes(path: Path, description: DemoSetDescription) -> list[Episode]:
-    """The episodes of a set, each as it was described when it was written."""
-    spec, repeat = description.spec, description.origin.repeat
-    if spec.dtype not in ("uint8", "float32") or min(spec.plane, default=0) < 1 or repeat < 1:
-        raise ValueError(f"it shows no planes that can be: {spec}")
-    expected = []
-    for facts in description.episodes:
-        if not 0 < facts.steps <= MAX_EPISODE_STEPS:
-            raise ValueError(f"an episode cannot have {facts.steps} steps")
-        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(ARRAY_KINDS, (facts.steps,))
-        shapes["observations"] = (facts.steps + 1, *spec.plane)
-        if facts.reel is not None:
-            if not 0 <= facts.reel.phase < repeat:
-                raise ValueError(f"a phase cannot be {facts.reel.phase}")
-            shapes[FRAMES_FIELD] = (facts.steps + 1, repeat)
-        kinds = ARRAY_KINDS | {"observations": np.dtype(spec.dtype).kind, FRAMES_FIELD: "u"}
-        expected.append({f: ExpectedArray(shapes[f], kinds[f], facts.digests[f]) for f in shapes})
-    arrays = episode_hdf5.read_episodes(path, expected)
-    return list(map(_arrays_to_episode, arrays, description.episodes))
-
-
-def _arrays_to_episode(arrays: dict[str, np.ndarray], metadata: EpisodeMetadata) -> Episode:
-    """An episode from Minari's arrays and our facts, which must agree."""
-    tape = None
-    if metadata.reel is not None:
-        length, writes, seed, phase, variant = metadata.reel
-        rows = arrays[FRAMES_FIELD][1:]
-        missing = -phase % rows.shape[1]  # frames before the first of a shorter first step
-        frames = rows.reshape(-1)[missing : missing + length]
-        if not np.array_equal(frames_by_step(frames, rows.shape[1], phase), rows):
-            raise ValueError(f"its frames are not {length} in steps of phase {phase}")
-        tape = InputLog(frames, np.array(writes, np.int32).reshape(-1, 3), seed, phase, variant)
-    episode = Episode(
-        planes=arrays["observations"],
-        actions=arrays["actions"].astype(np.int64),
-        rewards=arrays["rewards"].astype(np.float32),
-        terminal=bool(arrays["terminations"][-1]),
-        seed=metadata.seed,
-        input_log=tape,
-        audit=metadata.audit,
-    )
-    if (episode.score, episode.terminal) != (metadata.score, metadata.terminal):
-        raise ValueError(
-            f"a score of {metadata.score:g} is claimed, the rewards are {episode.score:g}"
-        )
-    return episode
-
-
-def _write_metadata(data: Path, name: str, description: DemoSetDescription) -> None:
-    """Write the metadata, in Minari's words and in ours."""
+def _write_metadata(data_dir: Path, name: str, description: DemoSetDescription) -> None:
+    """Write Minari's metadata and our description."""
     import minari
     from gymnasium import spaces
     from minari.serialization import serialize_space
 
-    spec, size = description.spec, (data / episode_hdf5.DATA_FILE).stat().st_size
+    spec, num_bytes = description.spec, (data_dir / DATA_FILE).stat().st_size
     low, high = (0, spec.high) if spec.dtype == "uint8" else (-np.inf, np.inf)
     box = spaces.Box(low, high, spec.plane, np.dtype(spec.dtype).type)
     metadata = {
@@ -255,13 +188,13 @@ def _write_metadata(data: Path, name: str, description: DemoSetDescription) -> N
         "observation_space": serialize_space(box),
         "action_space": serialize_space(spaces.Discrete(spec.actions)),
         "total_episodes": len(description.episodes),
-        "total_steps": sum(facts.steps for facts in description.episodes),
-        "dataset_size": round(size / 1e6, 1),
+        "total_steps": sum(episode.steps for episode in description.episodes),
+        "dataset_size": round(num_bytes / 1e6, 1),
         "algorithm_name": description.author,
         "lookfurther": description.to_json(),
     }
     if env_spec := env_spec_json(description):
-        metadata["env_spec"] = env_spec  # for others; we never read it
+        metadata["env_spec"] = env_spec  # for other programs; this package never reads it
     text = json.dumps(metadata)
     try:
         check_json(text)
@@ -269,28 +202,28 @@ def _write_metadata(data: Path, name: str, description: DemoSetDescription) -> N
         raise DemonstrationError(
             f"{name} is too large: make several sets of it ({error})"
         ) from None
-    write_text(data / "metadata.json", text)
+    write_text(data_dir / "metadata.json", text)
 
 
 def datasets_dir(root: Path | None = None) -> Path:
-    """Minari's folder of datasets, unless told."""
-    given = os.environ.get("MINARI_DATASETS_PATH")
-    return root or (Path(given) if given else Path.home() / ".minari" / "datasets")
+    """`root` if it is given, otherwise Minari's folder of datasets."""
+    minari_path = os.environ.get("MINARI_DATASETS_PATH")
+    return root or (Path(minari_path) if minari_path else Path.home() / ".minari" / "datasets")
 
 
 def with_version(name: str) -> str:
-    """A name with the version that Minari wants at its end; a new set begins with 0."""
+    """A name with the version suffix that Minari requires; a new set has version 0."""
     return name if VERSION_SUFFIX.search(name) else f"{name}-v0"
 
 
 def _data_dir(name: str, root: Path | None) -> Path:
-    """Where the files of a set lie."""
-    folder = Path(name) / "data"
-    return folder if folder.is_dir() else datasets_dir(root) / with_version(name) / "data"
+    """The folder with the files of a set."""
+    data_dir = Path(name) / "data"
+    return data_dir if data_dir.is_dir() else datasets_dir(root) / with_version(name) / "data"
 
 
 def _new_set_dir(name: str, root: Path | None) -> Path:
-    """Where a new set goes; its name must be one that Minari takes."""
+    """The folder of a new set; raises if Minari does not accept its name."""
     from minari.dataset.minari_dataset import parse_dataset_id
 
     try:
@@ -305,11 +238,11 @@ def _new_set_dir(name: str, root: Path | None) -> Path:
 
 @contextlib.contextmanager
 def _staging_dir(folder: Path) -> Iterator[Path]:
-    """A hidden folder to write a set in, which becomes `folder` when all is well."""
+    """A hidden folder to write a set in. It becomes `folder` if no error occurs."""
     try:
         with atomic_replace(folder) as draft:
             (draft / "data").mkdir(parents=True)
             yield draft / "data"
-            sync_to_disk(draft / "data" / episode_hdf5.DATA_FILE)
-    except (OSError, RuntimeError) as error:  # the second is how h5py says that the disk is full
+            sync_to_disk(draft / "data" / DATA_FILE)
+    except (OSError, RuntimeError) as error:  # h5py raises RuntimeError if the disk is full
         raise DemonstrationError(f"{folder} could not be written: {error}") from error

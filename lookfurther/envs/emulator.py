@@ -34,7 +34,7 @@ ACTION_MEANINGS = (
 )
 
 # ale-py's OpenCV uses fused multiply-add where the processor has it. About one pixel in a hundred
-# thousand lies exactly between two grey values and is then rounded the other way.
+# thousand is exactly between two grey values and is then rounded the other way.
 FUSED_MULTIPLY_ADD = platform.machine().lower() in ("aarch64", "arm64")
 
 STATE_HEADER = struct.Struct("<III")  # frame number, phase, bytes of the previous frame

@@ -92,6 +92,5 @@ def check_restorable(env: str, action_repeat: int) -> None:
         plane, *outcome = restored.step(action)
         if outcome != expected or not np.array_equal(plane, expected_plane):
             raise EnvironmentFault(
-                f"{env} cannot be taken up from a state of another emulator:"
-                " evaluate it from no-op starts"
+                f"{env} cannot restore a state of another emulator: evaluate it from no-op starts"
             )

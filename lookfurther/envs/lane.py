@@ -130,7 +130,7 @@ class Lane:
         if plane.shape != self._shape or plane.dtype != self._dtype:
             raise EnvironmentFault(
                 f"{self._location()}: the observation is {plane.dtype} {plane.shape},"
-                f" but the space says {self._dtype} {self._shape}: make the two agree"
+                f" but the space is {self._dtype} {self._shape}: make the two agree"
             )
         if self._is_float:
             plane = plane.astype(np.float32, copy=False)

@@ -41,7 +41,7 @@ from lookfurther.rollout import (
     play_episodes,
     uniform_policy,
 )
-from lookfurther.system.cores import count_cores
+from lookfurther.system.processes import count_cores
 
 DEFAULT_EPISODES = 200
 CPU_LANES = 20

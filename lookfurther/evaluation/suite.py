@@ -181,14 +181,14 @@ def build_jobs(
 def _parse_overrides(data: dict[str, Any]) -> dict[str, Any]:
     """Settings and budget as overrides, without settings that the suite itself decides."""
     settings = flatten_tree(data.get("settings", {}))  # nested or dotted in the file
-    changes = {name.replace(".", "__"): value for name, value in settings}
+    overrides = {name.replace(".", "__"): value for name, value in settings}
     budget = data.get("budget", {})
     if unknown := set(budget) - set(BUDGET_KEYS):
         raise ConfigError(f"unknown budget.{min(unknown)}: give steps, minutes or both")
     for key in RESERVED_SETTINGS:
-        if key in changes:
+        if key in overrides:
             raise ConfigError(f"settings.{key.replace('__', '.')} is the suite's own: drop it")
-    return changes | {f"run__{name}": value for name, value in budget.items()}
+    return overrides | {f"run__{name}": value for name, value in budget.items()}
 
 
 def _parse_axis(data: dict[str, Any], key: str) -> list[Any]:

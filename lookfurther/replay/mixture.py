@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from lookfurther.acceleration import make_side_stream
+from lookfurther.array_api import compile_static
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.types import Batch
 
@@ -59,8 +58,8 @@ class ReplayMixture:
         for replay in (self.agent, self.expert):
             if replay is not None:
                 replay.compile()
-        options: dict[str, Any] = {"combo_kernels": True}  # one kernel for all columns
-        self._fill_columns = torch.compile(self._fill_columns, dynamic=False, options=options)
+        # One kernel for all columns.
+        self._fill_columns = compile_static(self._fill_columns, combo_kernels=True)
 
     def update_priorities(self, item: Tensor, priority: Tensor) -> None:
         """Set priorities [B] of the items [B] of a batch."""

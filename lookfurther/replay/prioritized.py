@@ -19,6 +19,7 @@ from torch import Tensor
 from lookfurther.array_api import (
     ArrayT,
     array_namespace,
+    compile_static,
     take_rows,
     to_native,
     to_tensor,
@@ -197,7 +198,7 @@ class PrioritizedReplay(SlotRings):
 
     def iter_items(self, count: int) -> Iterator[Batch]:
         """Every samplable item once, in order, at most `count` at a time."""
-        for item in self.tree.masses.nonzero().view(-1).split(count):
+        for item in torch.split(self.tree.masses.nonzero().view(-1), count):
             weights = torch.ones(len(item), device=self.device)
             yield self._build_batch(item, weights, self._gather_columns(to_native(item)), None)
 
@@ -217,8 +218,8 @@ class PrioritizedReplay(SlotRings):
     def compile(self) -> None:
         """Compile the arithmetic of sampling into a few kernels."""
         self.tree.compile()
-        self._draw_items = torch.compile(self._draw_items, dynamic=False)
-        self.update_priorities = torch.compile(self.update_priorities, dynamic=False)
+        self._draw_items = compile_static(self._draw_items)
+        self.update_priorities = compile_static(self.update_priorities)
 
     # Checkpoints
 

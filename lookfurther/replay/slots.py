@@ -3,7 +3,7 @@
 A lane is one continuous trajectory. A slot holds the newest plane of x_t, the action taken there,
 the reward that followed, and marks.
 
-Memory is held as tensors. Index arithmetic runs in NumPy for memory on the host and in torch
+All memory is tensors. Index arithmetic runs in NumPy for memory on the host and in torch
 elsewhere, using only functions that both have in common; batches are tensors.
 """
 

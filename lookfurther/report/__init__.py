@@ -1,4 +1,4 @@
-"""From run folders to one page with the paper's tables and figures, ours beside its numbers."""
+"""Reports: run folders to one page of the paper's tables and figures, with its own numbers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lookfurther.system.files import write_text
 
 
 def write_report(paths: Sequence[Path], out: Path) -> Path:
-    """Write the report of the runs in these folders and give its page."""
+    """Write the report of the runs in these folders and return the path of its page."""
     runs = [load_run(path) for path in find_runs(paths)]
-    begun = [run for run in runs if run.rows]
-    if not begun:
+    with_metrics = [run for run in runs if run.rows]
+    if not with_metrics:
         raise ConfigError(f"{runs[0].path} holds no metrics yet: let the run go on for a while")
-    groups = group_runs(begun)
+    groups = group_runs(with_metrics)
     from matplotlib import rc_context
 
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with rc_context({"text.parse_math": False}):  # a name may hold dollar signs
+        with rc_context({"text.parse_math": False}):  # names may contain dollar signs
             sections = SectionBuilder(groups, out).build_sections()
         notes = page.collect_notes(groups, [run for run in runs if not run.rows])
         write_text(out / "index.html", page.render_page(groups, sections, notes))

@@ -1,4 +1,4 @@
-"""Contact sheets: a set of demonstrations on one page, as PNG."""
+"""Contact sheets: the episodes of a demonstration set on one page, as PNG."""
 
 from __future__ import annotations
 
@@ -9,22 +9,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lookfurther.errors import LookFurtherError
-from lookfurther.report.learning_curve import GRID_COLOUR, LINE_COLOURS, MUTED_COLOUR, TEXT_COLOUR
+from lookfurther.report.figure_style import GRID_COLOUR, LINE_COLOURS, MUTED_COLOUR, TEXT_COLOUR
 from lookfurther.system.files import atomic_replace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.gridspec import SubplotSpec
 
 # Inches.
-PAGE_WIDTH, PAGE_MARGIN, IMAGE_GAP = 12.0, 0.35, 0.08  # of the page, its margin, between pictures
-HEADER_HEIGHT, TITLE_HEIGHT, CURVE_HEIGHT, ROW_GAP = (
-    0.75,
-    0.3,
-    0.4,
-    0.3,
-)  # of a row: its title, its curve, below it
-BAR_HEIGHT = 0.2  # of a line of the histogram
+PAGE_WIDTH, PAGE_MARGIN, HEADER_HEIGHT = 12.0, 0.35, 1.05
+CURVE_HEIGHT, ROW_GAP, BAR_HEIGHT = 0.4, 0.6, 0.2
+
+PICTURE_GAP = 0.06  # as a share of a picture's width
 
 
 class EpisodeRow(NamedTuple):
@@ -32,126 +29,81 @@ class EpisodeRow(NamedTuple):
 
     title: str
     pictures: Sequence[np.ndarray]  # [height, width, 3] uint8
-    steps: Sequence[int]  # after how many steps each picture was
-    returns: np.ndarray  # [T + 1]: the return so far after each step
-
-
-class SheetPage:
-    """A figure filled from the top, in inches."""
-
-    def __init__(self, height: float) -> None:
-        from matplotlib.figure import Figure
-
-        self.figure: Figure = Figure((PAGE_WIDTH, height), dpi=120, facecolor="white")
-        self.height, self.top = height, 0.0
-
-    def axes(self, left: float, width: float, height: float, down: float = 0.0) -> Axes:
-        """A panel so far below what the page holds already."""
-        bottom = self.height - self.top - down - height
-        place = (left / PAGE_WIDTH, bottom / self.height, width / PAGE_WIDTH, height / self.height)
-        return self.figure.add_axes(place)
-
-    def text(
-        self, text: str, down: float, size: float, colour: str = TEXT_COLOUR, weight: str = "normal"
-    ) -> None:
-        x, y = PAGE_MARGIN / PAGE_WIDTH, 1 - (self.top + down) / self.height
-        self.figure.text(x, y, text, fontsize=size, color=colour, va="center", weight=weight)
+    steps: Sequence[int]  # the step of each picture
+    returns: np.ndarray  # [T + 1]: the cumulative return after each step
 
 
 def write_contact_sheet(
     title: str, subtitle: str, rows: Sequence[EpisodeRow], actions: Mapping[str, int], out: Path
 ) -> None:
-    """Rows of pictures over the return so far, and below them how often each action was taken."""
+    """Draw a row of pictures and the cumulative return of each episode, and an action histogram."""
     if not rows or not all(row.pictures for row in rows):
         raise LookFurtherError("no pictures for a sheet: the set is empty")
-    taken = {name: count for name, count in actions.items() if count}
-    width = _image_width(rows)
-    tall = [TITLE_HEIGHT + _image_height(row, width) + CURVE_HEIGHT + ROW_GAP for row in rows]
-    page = SheetPage(
-        PAGE_MARGIN
-        + HEADER_HEIGHT
-        + sum(tall)
-        + TITLE_HEIGHT
-        + BAR_HEIGHT * len(taken)
-        + PAGE_MARGIN
-    )
-    page.top = PAGE_MARGIN
-    page.text(title, 0.15, 16, weight="bold")
-    page.text(subtitle, 0.45, 11, MUTED_COLOUR)
-    page.top += HEADER_HEIGHT
-    for row, height in zip(rows, tall, strict=True):
-        _draw_episode(page, row, width)
-        page.top += height
-    page.text("actions", 0.1, 11)
-    _draw_action_histogram(page, taken)
+    from matplotlib.figure import Figure
+
+    action_counts = {name: count for name, count in actions.items() if count}
+    columns = max(len(row.pictures) for row in rows)
+    heights = [_picture_height(row, columns) + CURVE_HEIGHT + ROW_GAP for row in rows]
+    heights.append(BAR_HEIGHT * len(action_counts))
+    page_height = HEADER_HEIGHT + sum(heights) + 2 * PAGE_MARGIN
+    left, margin = PAGE_MARGIN / PAGE_WIDTH, PAGE_MARGIN / page_height
+    top = 1 - margin - HEADER_HEIGHT / page_height
+    figure = Figure((PAGE_WIDTH, page_height), dpi=120, facecolor="white")
+    edges = {"left": left, "right": 1 - left, "bottom": margin, "top": top}
+    grid = figure.add_gridspec(len(heights), 1, height_ratios=heights, hspace=0, **edges)
+    for i, row in enumerate(rows):
+        _draw_episode(figure, grid[i], row, columns)
+    _draw_action_histogram(figure, grid[-1], action_counts)
+    figure.text(left, 1 - margin, title, fontsize=16, color=TEXT_COLOUR, va="top", weight="bold")
+    below_title = 1 - margin - 0.35 / page_height
+    figure.text(left, below_title, subtitle, fontsize=11, color=MUTED_COLOUR, va="top")
     with atomic_replace(out) as temporary:
-        page.figure.savefig(temporary, format="png")
+        figure.savefig(temporary, format="png")
 
 
-def _image_width(rows: Sequence[EpisodeRow]) -> float:
-    """Of a picture: as many fit side by side as the longest row has."""
-    most = max(len(row.pictures) for row in rows)
-    return (PAGE_WIDTH - 2 * PAGE_MARGIN - (most - 1) * IMAGE_GAP) / most
+def _picture_height(row: EpisodeRow, columns: int) -> float:
+    """The height in inches of pictures that fill a page with this many columns."""
+    height, width, _ = row.pictures[0].shape
+    total = columns + PICTURE_GAP * (columns - 1)
+    return (PAGE_WIDTH - 2 * PAGE_MARGIN) / total * height / width
 
 
-def _image_height(row: EpisodeRow, width: float) -> float:
-    height, wide, _ = row.pictures[0].shape
-    return width * height / wide
-
-
-def _draw_episode(page: SheetPage, row: EpisodeRow, width: float) -> None:
-    """One episode: its title, its pictures, its return over time with a dot for each picture."""
-    height = _image_height(row, width)
-    page.text(row.title, TITLE_HEIGHT / 2 - 0.03, 11)
-    for i, picture in enumerate(row.pictures):
-        axes = page.axes(PAGE_MARGIN + i * (width + IMAGE_GAP), width, height, TITLE_HEIGHT)
+def _draw_episode(figure: Figure, cell: SubplotSpec, row: EpisodeRow, columns: int) -> None:
+    """Draw the pictures above the cumulative return, which has a dot for each picture."""
+    heights = (_picture_height(row, columns), CURVE_HEIGHT, ROW_GAP)
+    grid = cell.subgridspec(3, columns, height_ratios=heights, hspace=0, wspace=PICTURE_GAP)
+    panels = [figure.add_subplot(grid[0, i]) for i in range(len(row.pictures))]
+    for axes, picture in zip(panels, row.pictures, strict=True):
         axes.imshow(picture, interpolation="antialiased", aspect="auto")
         axes.set_axis_off()
-    axes = page.axes(
-        PAGE_MARGIN, PAGE_WIDTH - 2 * PAGE_MARGIN, CURVE_HEIGHT - 0.1, TITLE_HEIGHT + height + 0.1
-    )
+    panels[0].set_title(row.title, loc="left", color=TEXT_COLOUR, fontsize=11)
+    axes = figure.add_subplot(grid[1, :])
     axes.plot(row.returns, color=LINE_COLOURS[0], linewidth=1.5, drawstyle="steps-post")
-    axes.plot(
-        row.steps,
-        row.returns[list(row.steps)],
-        "o",
-        color=LINE_COLOURS[1],
-        markersize=4,
-        clip_on=False,
-    )
-    _hide_axes(axes)
+    dots = row.returns[list(row.steps)]
+    axes.plot(row.steps, dots, "o", color=LINE_COLOURS[1], markersize=4, clip_on=False)
+    _hide_ticks(axes)
     axes.set_xlim(0, len(row.returns) - 1)
-    axes.margins(y=0.15)
+    axes.margins(y=0.3)
 
 
-def _draw_action_histogram(page: SheetPage, action_counts: Mapping[str, int]) -> None:
-    axes = page.axes(
-        PAGE_MARGIN + 1.4,
-        PAGE_WIDTH - 2 * PAGE_MARGIN - 2.8,
-        BAR_HEIGHT * len(action_counts),
-        TITLE_HEIGHT,
-    )
-    total = sum(action_counts.values())
-    axes.barh(
-        range(len(action_counts)), list(action_counts.values()), color=LINE_COLOURS[0], height=0.7
-    )
-    for i, count in enumerate(action_counts.values()):
-        axes.text(
-            count,
-            i,
-            f"  {count:,}  ({100 * count / total:.1f} %)",
-            va="center",
-            fontsize=9,
-            color=MUTED_COLOUR,
-        )
-    axes.set_ylim(len(action_counts) - 0.5, -0.5)
-    _hide_axes(axes)
+def _draw_action_histogram(
+    figure: Figure, cell: SubplotSpec, action_counts: Mapping[str, int]
+) -> None:
+    """Draw how often each action was taken; names and counts are in the margins."""
+    axes = figure.add_subplot(cell.subgridspec(1, 3, width_ratios=(1, 6, 1))[1])
+    names, counts = list(action_counts), list(action_counts.values())
+    bars = axes.barh(names, counts, color=LINE_COLOURS[0], height=0.7)
+    labels = [f"{count:,}  ({100 * count / sum(counts):.1f} %)" for count in counts]
+    axes.bar_label(bars, labels, padding=6, fontsize=9, color=MUTED_COLOUR)
+    axes.set_title("actions", loc="left", color=TEXT_COLOUR, fontsize=11)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    _hide_ticks(axes)
     axes.spines["bottom"].set_visible(False)
-    axes.set_yticks(range(len(action_counts)), list(action_counts), fontsize=9, color=TEXT_COLOUR)
+    axes.set_yticks(range(len(names)), names, fontsize=9, color=TEXT_COLOUR)
 
 
-def _hide_axes(axes: Axes) -> None:
-    """Nothing but a pale line at the bottom."""
+def _hide_ticks(axes: Axes) -> None:
+    """Leave only a pale line at the bottom."""
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(GRID_COLOUR)
     axes.tick_params(length=0)

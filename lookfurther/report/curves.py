@@ -1,4 +1,4 @@
-"""Metrics of several seeds on one axis: the mean where all of them have values, in its interval."""
+"""Metric curves of several seeds: their mean with its confidence interval."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from lookfurther.evaluation.aggregates import mean_confidence_band
 from lookfurther.report.runs import RunData
 from lookfurther.training.metrics import get_metric
 
-CURVE_POINTS = 120  # of a curve on the page
+CURVE_POINTS = 120  # of a band
+RETURN_METRIC = "return_low_epsilon"  # of the least exploring lanes, close to an evaluation
 TIME_AXES = {"step": "agent steps", "frames": "frames", "minutes": "minutes"}
 
 
 class MetricCurve(NamedTuple):
     """One run's values of a metric."""
 
-    x: np.ndarray  # [n], rising
+    x: np.ndarray  # [n], increasing
     y: np.ndarray  # [n]
 
 
 class ConfidenceBand(NamedTuple):
-    """The mean over runs with its interval, NaN for one run."""
+    """The mean over runs with its interval; the interval of a single run is NaN."""
 
-    x: np.ndarray  # [POINTS]
+    x: np.ndarray  # [CURVE_POINTS]
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
 
 
 def extract_curve(run: RunData, x_metric: str, y_metric: str) -> MetricCurve | None:
-    """A metric over another where both are known, thinned to means of neighbours."""
+    """One metric over another where both are known; many points become means of neighbours."""
     pairs = [(get_metric(row, x_metric), get_metric(row, y_metric)) for row in run.rows]
     known = [pair for pair in pairs if None not in pair]
     if not known:
@@ -43,12 +44,13 @@ def extract_curve(run: RunData, x_metric: str, y_metric: str) -> MetricCurve | N
 
 
 def extract_curves(runs: Sequence[RunData], x_metric: str, y_metric: str) -> list[MetricCurve]:
-    """The lines of those runs that know the metric."""
-    return [found for run in runs if (found := extract_curve(run, x_metric, y_metric)) is not None]
+    """The curves of the runs that have the metric."""
+    curves = [extract_curve(run, x_metric, y_metric) for run in runs]
+    return [curve for curve in curves if curve is not None]
 
 
 def compute_confidence_band(curves: Sequence[MetricCurve]) -> ConfidenceBand | None:
-    """The mean over runs on the stretch that all of them cover; None where there is none."""
+    """The mean over runs where all of them have values; None if their ranges do not overlap."""
     if not curves:
         return None
     start = max(curve.x[0] for curve in curves)

@@ -1,4 +1,4 @@
-"""What the figures share: panels, a legend, the colours of the variants, PNG and SVG."""
+"""The style that all figures share: colours, axes, panels, legends, PNG and SVG files."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lookfurther.report.learning_curve import GRID_COLOUR, LINE_COLOURS, MUTED_COLOUR, TEXT_COLOUR
 from lookfurther.system.files import atomic_replace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# The palette of Okabe and Ito, which colour-blind readers can distinguish.
+LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#56B4E9", "#CC79A7", "#E69F00")
 LINE_DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
+TEXT_COLOUR, MUTED_COLOUR, GRID_COLOUR = "#222222", "#767676", "#E4E4E4"
 
-# On the page the ink follows the reader's light or dark theme.
+# In the page these colours follow the reader's light or dark theme.
 THEME_COLOURS = {
     TEXT_COLOUR: "currentColor",
     MUTED_COLOUR: "var(--muted)",
@@ -26,14 +28,17 @@ THEME_COLOURS = {
 
 
 class LineStyle(NamedTuple):
-    """How one variant is drawn in every figure."""
+    """Colour and dash pattern of one variant in every figure."""
 
     colour: str
     dash: Any
 
 
-def assign_line_styles(variants: Iterable[str]) -> dict[str, LineStyle]:
-    """A colour for each variant, and another dash when the colours are used up."""
+LineStyles = dict[str, LineStyle]  # by variant
+
+
+def assign_line_styles(variants: Iterable[str]) -> LineStyles:
+    """Give each variant its own colour; when the colours run out, start again with other dashes."""
     n = len(LINE_COLOURS)
     return {
         name: LineStyle(LINE_COLOURS[i % n], LINE_DASHES[i // n % len(LINE_DASHES)])
@@ -41,36 +46,93 @@ def assign_line_styles(variants: Iterable[str]) -> dict[str, LineStyle]:
     }
 
 
+def format_steps(value: float, _: object = None) -> str:
+    """Format a number of steps: 0, 250k, 1.5M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+def format_value(value: float, _: object = None) -> str:
+    """Format a score or a loss: 0.01, 0.5, 35,000."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
+
+
+def style_axes(axes: Axes, ylabel: str) -> None:
+    """Apply the shared style: horizontal grid lines, no frame, short numbers."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(MUTED_COLOUR)
+    axes.grid(axis="y", color=GRID_COLOUR, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=MUTED_COLOUR, labelcolor=TEXT_COLOUR, length=0, labelsize=10)
+    axes.set_ylabel(ylabel, color=TEXT_COLOUR, fontsize=11)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_major_formatter(FuncFormatter(format_steps))
+    axes.yaxis.set_major_formatter(FuncFormatter(format_value))
+    axes.margins(x=0)
+
+
+def set_log_scale(axes: Axes) -> None:
+    """Use a logarithmic y axis with labels on short ranges too; mask values that are not positive.
+
+    Call it after plotting: the number of labels depends on the range.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set_yscale("log", nonpositive="mask")
+    bottom, top = axes.get_ylim()
+    subs = (1.0,) if top > 100 * bottom else (1.0, 2.0, 5.0)
+    axes.yaxis.set_major_locator(LogLocator(subs=subs, numticks=6))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(format_value))
+
+
+def set_xlabel(axes: Axes, text: str) -> None:
+    axes.set_xlabel(text, color=TEXT_COLOUR, fontsize=9)
+
+
+def set_panel_title(axes: Axes, text: str) -> None:
+    axes.set_title(text, loc="left", color=TEXT_COLOUR, fontsize=10.5)
+
+
+def mark_panel_empty(axes: Axes, text: str) -> None:
+    """Show a text where there is no data."""
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, color=MUTED_COLOUR, ha="center")
+
+
 def create_panels(
     count: int, panel_height: float = 2.6, max_columns: int = 3
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` panels, at most `across` side by side; a few are larger than many."""
+    """Create `count` panels, at most `max_columns` next to one another; fewer are drawn larger."""
     from matplotlib.figure import Figure
 
-    max_columns = min(count, max_columns)
-    down = -(-count // max_columns)
-    tall = panel_height * {1: 1.4, 2: 1.15}.get(max_columns, 1.0)
-    figure = Figure(figsize=(9, 0.5 + tall * down), dpi=160)
+    columns = min(count, max_columns)
+    rows = -(-count // columns)
+    height = panel_height * {1: 1.4, 2: 1.15}.get(columns, 1.0)
+    figure = Figure(figsize=(9, 0.5 + height * rows), dpi=160)
     figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
-    grid = figure.subplots(down, max_columns, squeeze=False).ravel().tolist()
-    for spare in grid[count:]:
-        spare.set_visible(False)
-    return figure, grid[:count]
+    panels = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+    for unused in panels[count:]:
+        unused.set_visible(False)
+    return figure, panels[:count]
 
 
-def add_legend(figure: Figure, names: Sequence[str], styles: dict[str, LineStyle]) -> None:
-    """The variants above the panels."""
+def add_legend(figure: Figure, names: Sequence[str], styles: LineStyles) -> None:
+    """Name the variants above the panels."""
     from matplotlib.lines import Line2D
 
-    keys = [
+    handles = [
         Line2D([], [], color=styles[n].colour, linestyle=styles[n].dash, linewidth=2) for n in names
     ]
-    widest = max(map(len, names))
+    longest = max(map(len, names))
     figure.legend(
-        keys,
+        handles,
         names,
         loc="outside upper left",
-        ncols=max(1, min(len(names), 110 // (widest + 6))),
+        ncols=max(1, min(len(names), 110 // (longest + 6))),
         frameon=False,
         fontsize=9,
         labelcolor=TEXT_COLOUR,
@@ -79,25 +141,21 @@ def add_legend(figure: Figure, names: Sequence[str], styles: dict[str, LineStyle
     )
 
 
-def set_panel_title(axes: Axes, text: str) -> None:
-    axes.set_title(text, loc="left", color=TEXT_COLOUR, fontsize=10.5)
-
-
 def save_figure(figure: Figure, path: Path) -> str:
-    """Write a PNG file on white; the same figure as SVG for the page, without a background."""
+    """Write a figure as PNG on white and return it as SVG without a background."""
     with atomic_replace(path) as temporary:
         figure.savefig(temporary, format="png", facecolor="white")
-    figure.set_layout_engine("none")  # laid out by now: twice would take twice the time
+    figure.set_layout_engine("none")  # keep the layout: computing it again takes as long
     return _render_svg(figure)
 
 
 def _round_path(match: re.Match[str]) -> str:
-    """A path to a tenth of a point, finer than a screen shows, in half the length."""
+    """Round a path to a tenth of a point: half the length, finer than a screen shows."""
     return re.sub(r"(\.\d)\d+", r"\1", match[0])
 
 
 def _render_svg(figure: Figure) -> str:
-    """SVG to stand inside a page: text as text, its own size given up, colours of the theme."""
+    """SVG for inclusion in a page: text as text, no fixed size, colours of the theme."""
     import matplotlib
 
     text = io.StringIO()
@@ -108,8 +166,8 @@ def _render_svg(figure: Figure) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'<g id="\w+_\d+">', "<g>", svg)  # the same ids come in every figure
+    svg = re.sub(r'<g id="\w+_\d+">', "<g>", svg)  # every figure has the same ids
     svg = re.sub(r' d="[^"]*"', _round_path, svg)
-    for colour, word in THEME_COLOURS.items():
-        svg = re.sub(re.escape(colour), word, svg, flags=re.I)
+    for colour, theme_colour in THEME_COLOURS.items():
+        svg = re.sub(re.escape(colour), theme_colour, svg, flags=re.I)
     return svg

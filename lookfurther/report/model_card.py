@@ -1,11 +1,11 @@
-"""Exports: a small run folder with weights, configuration and a model card."""
+"""Export a run: a small folder with weights, configuration and a model card."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,32 +24,34 @@ from lookfurther.training import checkpoint, metrics
 
 
 def export_run(run: Path, out: Path) -> Path:
-    """Write the weights of a run with all that says what they are, whole or not at all.
+    """Write the weights of a run with their description, completely or not at all.
 
-    out/README.md     the card
-    out/config.json   every setting
-    out/best/         the weights, as a checkpoint that Agent.load takes
-    out/evaluation/   what `lookfurther evaluate` found of these weights, where it has looked
-    out/versions.json what they were trained with
+    out/README.md     the model card
+    out/config.json   all settings
+    out/best/         the weights, as a checkpoint for Agent.load
+    out/evaluation/   the evaluations of these weights, if there are any
+    out/versions.json the versions of the libraries they were trained with
     """
     agent = read_agent(run)
-    agent.config = replace(agent.config, run__folder="")  # a place on another machine
+    agent.config = replace(agent.config, run__folder="")  # a path on this machine
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is not an empty folder: choose another --out")
-    played = {
-        n: e for n, e in results.read_evaluations(run).items() if e.conditions.step == agent.step
+    evaluations = {
+        name: evaluation
+        for name, evaluation in results.read_evaluations(run).items()
+        if evaluation.conditions.step == agent.step
     }
-    known = _read_versions(run / "versions.json")
-    card = render_card(agent, metrics_at_step(run, agent.step), played, known)
+    versions = _read_versions(run / "versions.json")
+    card = render_card(agent, metrics_at_step(run, agent.step), evaluations, versions)
     try:
-        with atomic_replace(out) as writing:
-            writing.mkdir()
-            _write_weights(agent, writing)
-            write_text(writing / "config.json", to_json(agent.config))
-            write_text(writing / "versions.json", json.dumps(known, indent=2) + "\n")
-            write_text(writing / "README.md", card)
-            for evaluation in played.values():
-                results.write_evaluation(writing, evaluation)
+        with atomic_replace(out) as folder:
+            folder.mkdir()
+            _write_weights(agent, folder)
+            write_text(folder / "config.json", to_json(agent.config))
+            write_text(folder / "versions.json", json.dumps(versions, indent=2) + "\n")
+            write_text(folder / "README.md", card)
+            for evaluation in evaluations.values():
+                results.write_evaluation(folder, evaluation)
     except OSError as error:
         raise ConfigError(f"--out {out} cannot be written: {error}") from None
     return out
@@ -66,14 +68,14 @@ def _write_weights(agent: Agent, folder: Path) -> None:
 
 
 def metrics_at_step(run: Path, step: int) -> dict[str, Any]:
-    """The metrics of a run when its weights were saved, as far as they are there."""
+    """The last metrics up to this step; empty if there are none."""
     path = run / "metrics.jsonl"
     rows = metrics.read_metrics(path) if path.exists() else []
     return max((r for r in rows if r["step"] <= step), key=lambda r: r["step"], default={})
 
 
 def _read_versions(path: Path) -> dict[str, str | None]:
-    """What a run was trained with; of a lone checkpoint it is not known."""
+    """The library versions of a run; empty for a checkpoint without its run folder."""
     if not path.exists():
         return {}
     try:
@@ -88,7 +90,7 @@ def render_card(
     evaluations: dict[str, Evaluation],
     versions: dict[str, str | None],
 ) -> str:
-    """The model card, in Markdown with the header that model hubs read."""
+    """Render the model card: Markdown with the YAML header of model hubs."""
     config, env = agent.config, agent.spec.env
     parts = [
         _yaml_header(env),
@@ -116,19 +118,19 @@ def render_card(
 def _yaml_header(env: str) -> str:
     lines = ["library_name: lookfurther", "pipeline_tag: reinforcement-learning", "tags:"]
     tags = ["reinforcement-learning", "ape-x-dqfd", env]
-    # A JSON text is a YAML text, whatever it holds.
+    # A JSON string is also a YAML string.
     return "\n".join(
         ["---", *lines, *(f"- {json.dumps(make_printable(tag))}" for tag in tags), "---"]
     )
 
 
 def _escape_markdown(value: object) -> str:
-    """Text of a file in Markdown, with nothing that Markdown or HTML would take for its own."""
+    """Escape text so that neither Markdown nor HTML interprets any of it."""
     return re.sub(r"([\\`*_\[\]<>|&~$#!])", r"\\\1", make_printable(value))
 
 
 def _code_span(value: object) -> str:
-    """The same as code in a table."""
+    """Text as a code span inside a table."""
     return f"`{make_printable(value).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
 
 
@@ -141,13 +143,13 @@ def _version_rows(versions: dict[str, str | None]) -> list[tuple[str, str]]:
 
 
 def _fact_rows(agent: Agent, metrics_row: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the weights are and how they came to be."""
+    """Names and values that describe the agent and its training."""
     config, spec = agent.config, agent.spec
-    place = PRESETS[config.preset].description if config.preset in PRESETS else "of one's own"
+    description = PRESETS[config.preset].description if config.preset in PRESETS else "custom"
     yield "environment", _code_span(spec.env)
     yield "observations", f"{spec.observation_shape}, {spec.dtype}"
     yield "actions", f"{spec.actions}"
-    yield "preset", f"{_code_span(config.preset)} ({place})"
+    yield "preset", f"{_code_span(config.preset)} ({description})"
     yield "parameters", f"{count_parameters(agent.network):,}"
     if is_atari(spec.env):
         sticky = config.environment.sticky_prob
@@ -157,25 +159,32 @@ def _fact_rows(agent: Agent, metrics_row: dict[str, Any]) -> Iterator[tuple[str,
         ", ".join(_code_span(Path(name).name) for name in config.demos[:20]) or "none",
     )
     updates, minutes = (metrics.get_metric(metrics_row, key) for key in ("updates", "minutes"))
-    more = f", {updates:,} updates" if updates is not None else ""
-    more += f", {minutes:,.1f} minutes" if minutes is not None else ""
-    yield "training length", f"{agent.step:,} agent steps{more}"
+    length = f"{agent.step:,} agent steps"
+    length += f", {updates:,} updates" if updates is not None else ""
+    length += f", {minutes:,.1f} minutes" if minutes is not None else ""
+    yield "training length", length
     yield "seed", f"{config.run.seed}"
 
 
 def _score_table(
     evaluations: dict[str, Evaluation],
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """A row for each evaluation, means with their 95 % intervals."""
-    head = ("starts", "sticky", "epsilon", "episodes", "mean", "median", "IQM", "best")
+    """The header and a row for each evaluation, statistics with their 95 % intervals."""
+    header = ("starts", "sticky", "epsilon", "episodes", "mean", "median", "IQM", "best")
     rows = []
     for evaluation in evaluations.values():
-        how, found = evaluation.conditions, evaluation.summary()
-        means = [_format_estimate(found[name]) for name in ("mean", "median", "iqm")]
-        sticky = f"{how.sticky:g}" if how.sticky else "no"
-        played = START_TITLES[how.starts], sticky, f"{how.epsilon:g}", f"{found['episodes']}"
-        rows.append((*played, *means, f"{found['best']:,.5g}"))
-    return head, rows
+        conditions, summary = evaluation.conditions, evaluation.summary()
+        rows.append(
+            (
+                START_TITLES[conditions.starts],
+                f"{conditions.sticky:g}" if conditions.sticky else "no",
+                f"{conditions.epsilon:g}",
+                f"{summary['episodes']}",
+                *(_format_estimate(summary[name]) for name in ("mean", "median", "iqm")),
+                f"{summary['best']:,.5g}",
+            )
+        )
+    return header, rows
 
 
 def _format_estimate(estimate: dict[str, float]) -> str:
@@ -183,6 +192,6 @@ def _format_estimate(estimate: dict[str, float]) -> str:
     return f"{value:,.5g} ({low:,.5g} to {high:,.5g})"
 
 
-def _markdown_table(head: tuple[str, ...], rows: Any) -> str:
-    lines = [head, ("---",) * len(head), *rows]
+def _markdown_table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [header, ("---",) * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

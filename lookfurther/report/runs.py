@@ -1,4 +1,4 @@
-"""Run folders read, and grouped so that only runs that differ in their seed are averaged."""
+"""Read run folders and group them, so that only runs that differ in their seed are averaged."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from lookfurther.system.printable import make_printable
 from lookfurther.training import metrics
 from lookfurther.training.run_dir import read_config
 
-# A variant is compared across tasks: these say what the task is, not how it is learned.
+# Variants are compared across tasks: these settings define the task, not the learning.
 TASK_SETTINGS = frozenset(
     {"env", "demos", "environment.wrappers", "environment.layout", "environment.frame_stack"}
 )
-MAX_LABEL_SETTINGS = 3  # differing settings in a label
+MAX_LABEL_SETTINGS = 3
 MAX_LABEL_LENGTH = 160  # characters
 
 
 @dataclass(frozen=True)
 class RunData:
-    """One run folder."""
+    """The contents of one run folder."""
 
     path: Path
     config: Config
@@ -48,7 +48,7 @@ class RunGroup:
     """Runs of the same settings, with different seeds."""
 
     env: str
-    variant: str  # the label of how it learns, the same across environments
+    variant: str  # the label of the learning settings, the same for all environments
     runs: tuple[RunData, ...]
 
     @property
@@ -57,20 +57,20 @@ class RunGroup:
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """The run folders among paths: a folder that is no run stands for the runs in it."""
-    found: dict[Path, Path] = {}
+    """Find run folders: a path is a run folder or contains some. Each run is listed once."""
+    runs: dict[Path, Path] = {}
     for path in paths:
         inside = [path] if (path / "config.json").exists() else sorted(path.glob("*/config.json"))
         if not inside:
             raise ConfigError(f"{path} holds no run: give run folders, or a folder of them")
         for run in inside:
             run = run.parent if run.name == "config.json" else run
-            found.setdefault(run.resolve(), run)
-    return list(found.values())
+            runs.setdefault(run.resolve(), run)
+    return list(runs.values())
 
 
 def load_run(path: Path) -> RunData:
-    """What a run folder holds; the run may still go on."""
+    """Read a run folder; the run may still be training."""
     config = read_config(path / "config.json")
     rows = metrics.read_metrics(path / "metrics.jsonl") if (path / "metrics.jsonl").exists() else []
     return RunData(
@@ -79,72 +79,72 @@ def load_run(path: Path) -> RunData:
 
 
 def _read_commit(path: Path) -> str | None:
-    """The version of the code a run was trained with, where it is known."""
+    """The commit of the code that trained a run, if it is known."""
     if not path.exists():
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8")).get("commit")
+        commit = json.loads(path.read_text(encoding="utf-8")).get("commit")
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise LookFurtherError(f"{path} cannot be read: {error}") from None
-    return None if found is None else make_printable(found)
+    return None if commit is None else make_printable(commit)
 
 
 def group_runs(runs: Sequence[RunData]) -> list[RunGroup]:
-    """Runs by environment and settings, in the order of the presets; a seed may come once."""
+    """Group runs by environment and settings, in the order of the presets; seeds must differ."""
     groups: dict[str, list[RunData]] = defaultdict(list)
     for run in runs:
-        mates = groups[config_fingerprint(run.config)]
-        for mate in mates:
-            if mate.config.run.seed == run.config.run.seed:
+        members = groups[config_fingerprint(run.config)]
+        for member in members:
+            if member.config.run.seed == run.config.run.seed:
                 raise ConfigError(
-                    f"{mate.path} and {run.path} have the same settings and seed:"
+                    f"{member.path} and {run.path} have the same settings and seed:"
                     " give one of them, a run counts once"
                 )
-        mates.append(run)
-    labels = _variant_labels([mates[0].config for mates in groups.values()])
-    found = [
-        RunGroup(mates[0].config.env, labels[key], tuple(mates)) for key, mates in groups.items()
+        members.append(run)
+    labels = _variant_labels([members[0].config for members in groups.values()])
+    labelled = [
+        RunGroup(members[0].config.env, labels[key], tuple(members))
+        for key, members in groups.items()
     ]
-    return sorted(found, key=lambda g: (g.env, preset_order(g)))
+    return sorted(labelled, key=lambda group: (group.env, preset_order(group)))
 
 
 def preset_order(group: RunGroup) -> tuple[int, str]:
-    """The paper's order of presets; one's own come last."""
+    """A sort key: presets in the paper's order, then names that are not presets."""
     preset = group.config.preset
     return list(PRESETS).index(preset) if preset in PRESETS else len(PRESETS), group.variant
 
 
 def _variant_labels(configs: Sequence[Config]) -> dict[str, str]:
-    """Fingerprint to label: the preset, and what sets it apart from others of that preset."""
+    """Labels by fingerprint: the preset, and how it differs from others of that preset."""
     hidden = SEED_SETTINGS | TASK_SETTINGS
     if len({(c.env, config_fingerprint(c, hidden)) for c in configs}) < len(configs):
-        hidden = SEED_SETTINGS | {
-            "env"
-        }  # the same learner on other demonstrations or wrappers of one task
+        # The same learner with different demonstrations or wrappers on one environment.
+        hidden = SEED_SETTINGS | {"env"}
     variants = {config_fingerprint(c, hidden): c for c in configs}
     labels = {
         key: _variant_label(c, list(variants.values()), hidden) for key, c in variants.items()
     }
     for label, count in Counter(labels.values()).items():
-        if count > 1:  # they differ in more settings than a label shows
+        if count > 1:  # the label does not show all the settings in which they differ
             same = [key for key, text in labels.items() if text == label]
             labels |= {key: f"{label}, {sha256(key.encode()).hexdigest()[:6]}" for key in same}
     return {config_fingerprint(c): labels[config_fingerprint(c, hidden)] for c in configs}
 
 
 def _variant_label(config: Config, all_configs: Sequence[Config], hidden: Iterable[str]) -> str:
-    """A preset with the settings in which it differs from others of its name; sticky, always."""
+    """A preset with the settings that differ between its variants; sticky actions always."""
     own = flatten_settings(config)
-    mates = [flatten_settings(other) for other in all_configs if other.preset == config.preset]
-    apart = [n for n in own if n not in hidden and any(mate[n] != own[n] for mate in mates)]
-    apart = [n for n in apart if n != "environment.sticky_prob"][:MAX_LABEL_SETTINGS]
-    words = [config.preset, *(f"{n.rpartition('.')[2]} {format_setting(own[n])}" for n in apart)]
+    same_preset = [flatten_settings(c) for c in all_configs if c.preset == config.preset]
+    differing = [n for n in own if n not in hidden and any(c[n] != own[n] for c in same_preset)]
+    shown = [n for n in differing if n != "environment.sticky_prob"][:MAX_LABEL_SETTINGS]
+    words = [config.preset, *(f"{n.rpartition('.')[2]} {format_setting(own[n])}" for n in shown)]
     words += [f"sticky {config.environment.sticky_prob:g}"] * (config.environment.sticky_prob > 0)
     return make_printable(", ".join(words), MAX_LABEL_LENGTH)
 
 
 def format_setting(value: Any) -> str:
-    """A setting's value as a reader writes it."""
+    """Format the value of a setting for a table or a label."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""One score for each run, in columns by variant and rows by environment, as the paper's tables."""
+"""One score per run: a column for each variant, a row for each environment, as in the paper."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ from lookfurther.evaluation import aggregates
 from lookfurther.evaluation.aggregates import IntervalEstimate
 from lookfurther.evaluation.paper_scores import StartType, game_titles, reference_scores
 from lookfurther.evaluation.results import DEFAULT_EPSILON, EvaluationConditions
+from lookfurther.report.curves import RETURN_METRIC
 from lookfurther.report.runs import RunGroup, preset_order
-
-FALLBACK_METRIC = (
-    "return_low_epsilon"  # stands in for an evaluation that was not made, and is marked so
-)
 
 
 class RunScores(NamedTuple):
-    """What the runs of one group score."""
+    """The scores of the runs of one group."""
 
     values: np.ndarray  # [runs]: each run's mean over episodes
-    is_evaluated: bool  # else the last return of the low-epsilon lanes in training
+    is_evaluated: bool  # False: the last return of the low-epsilon lanes in training
 
     @property
     def mean_estimate(self) -> IntervalEstimate:
@@ -32,7 +29,7 @@ class RunScores(NamedTuple):
 
 
 class ScoreColumn(NamedTuple):
-    """A variant under one way of evaluating it."""
+    """The scores of a variant under one kind of evaluation."""
 
     label: str
     variant: str
@@ -40,67 +37,72 @@ class ScoreColumn(NamedTuple):
 
 
 def build_columns(groups: Sequence[RunGroup], starts: StartType) -> list[ScoreColumn]:
-    """Every variant's scores; evaluations under different conditions are different columns."""
-    found: dict[str, ScoreColumn] = {}
+    """Collect the scores of every variant; each kind of evaluation has its own column."""
+    columns: dict[str, ScoreColumn] = {}
     for group in sorted(groups, key=preset_order):
         for label, score in _scores_by_label(group, starts).items():
-            column = found.setdefault(label, ScoreColumn(label, group.variant, {}))
+            column = columns.setdefault(label, ScoreColumn(label, group.variant, {}))
             column.scores[group.env] = score
-    return list(found.values())
+    return list(columns.values())
 
 
 def _scores_by_label(group: RunGroup, starts: StartType) -> dict[str, RunScores]:
-    """Label to score: each kind of evaluation made, or else what training showed."""
-    found: dict[str, list[float]] = {}
+    """Scores by column label: of each kind of evaluation, or of training if there is none."""
+    evaluated: dict[str, list[float]] = {}
     for run in group.runs:
         for evaluation in run.evaluations.values():
             if evaluation.conditions.starts == starts:
                 label = _column_label(group, evaluation.conditions)
-                found.setdefault(label, []).append(float(evaluation.scores.mean()))
-    if found:
-        return {label: RunScores(np.array(values), True) for label, values in found.items()}
-    values = [value for run in group.runs if (value := run.last_value(FALLBACK_METRIC)) is not None]
+                evaluated.setdefault(label, []).append(float(evaluation.scores.mean()))
+    if evaluated:
+        return {label: RunScores(np.array(values), True) for label, values in evaluated.items()}
+    values = [value for run in group.runs if (value := run.last_value(RETURN_METRIC)) is not None]
     if starts == "human" or not values:
         return {}
     return {group.variant: RunScores(np.array(values), False)}
 
 
 def _column_label(group: RunGroup, conditions: EvaluationConditions) -> str:
-    """The variant, and how it was evaluated where that is not how it was trained."""
-    words = []
+    """The variant, and the conditions of its evaluation that differ from its training."""
+    differences = []
     if conditions.sticky != group.config.environment.sticky_prob:
-        words.append(f"sticky {conditions.sticky:g}" if conditions.sticky else "no sticky actions")
+        differences.append(
+            f"sticky {conditions.sticky:g}" if conditions.sticky else "no sticky actions"
+        )
     if conditions.epsilon != DEFAULT_EPSILON:
-        words.append(f"ε {conditions.epsilon:g}")
-    return f"{group.variant} (evaluated: {', '.join(words)})" if words else group.variant
+        differences.append(f"ε {conditions.epsilon:g}")
+    if not differences:
+        return group.variant
+    return f"{group.variant} (evaluated: {', '.join(differences)})"
 
 
 def list_environments(columns: Sequence[ScoreColumn]) -> list[str]:
-    """The environments of a table's rows: the paper's games in its order, then the others."""
-    order = list(game_titles())
-    known = {env for column in columns for env in column.scores}
-    return sorted(known, key=lambda e: (_paper_position(order, e), e))
+    """The environments of all columns: the paper's games in its order, then the others."""
+    games = list(game_titles())
+    envs = {env for column in columns for env in column.scores}
+    return sorted(envs, key=lambda env: (_paper_position(games, env), env))
 
 
-def _paper_position(order: list[str], env: str) -> int:
+def _paper_position(games: list[str], env: str) -> int:
     game = game_of(env)
-    return order.index(game) if game in order else len(order)
+    return games.index(game) if game in games else len(games)
 
 
 def human_normalised_scores(
     column: ScoreColumn, envs: Sequence[str], starts: StartType
 ) -> list[np.ndarray]:
-    """Human-normalised scores [runs] in percent for each environment, which must be known."""
-    found = []
+    """Scores [runs] in percent for each environment; each must have a human score."""
+    scores = []
     for env in envs:
-        known = reference_scores(env, starts)
-        if known is None:
+        reference = reference_scores(env, starts)
+        if reference is None:
             raise ValueError(f"{env} has no human score")
         values = [
-            aggregates.human_normalised_score(v, *known[:2]) for v in column.scores[env].values
+            aggregates.human_normalised_score(v, reference.random, reference.human)
+            for v in column.scores[env].values
         ]
-        found.append(np.array(values))
-    return found
+        scores.append(np.array(values))
+    return scores
 
 
 def common_environments(columns: Sequence[ScoreColumn]) -> list[str]:

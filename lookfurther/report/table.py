@@ -1,4 +1,4 @@
-"""A table: what the page shows and what its CSV file says."""
+"""Tables of a report, with the numbers for their CSV files."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from lookfurther.system.formatting import format_score
 
 
 class TableCell(NamedTuple):
-    """What a table shows in one place, and what its CSV file says there."""
+    """One cell: its text on the page and its value in the CSV file."""
 
     text: str
     value: str | float = ""
-    note: str = ""  # smaller, such as an interval
+    note: str = ""  # in small print, such as an interval
     is_best: bool = False
 
 
 TableRow = list[TableCell]
+EMPTY_CELL = TableCell("–")
 
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table of the page and its CSV file."""
+    """A table of the page, also written as a CSV file."""
 
     name: str
     title: str
     caption: str
     header: tuple[str, ...]
     rows: list[TableRow]
-    text_columns: int = 1  # so many first columns are words, not numbers
-    paper_columns: int = 0  # so many last columns are the paper's
+    text_columns: int = 1  # the number of leading columns with text
+    paper_columns: int = 0  # the number of trailing columns with the paper's numbers
 
     def to_csv(self) -> str:
-        """The table's values as a CSV file."""
+        """The values as the text of a CSV file."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.header)
@@ -53,14 +54,14 @@ def text_cell(text: str) -> TableCell:
 def number_cell(
     value: float | None, note: str = "", mark: str = "", is_best: bool = False
 ) -> TableCell:
-    """A score, or a dash where there is none."""
+    """A score, or a dash if there is none."""
     if value is None or not math.isfinite(value):
-        return TableCell("–")
+        return EMPTY_CELL
     return TableCell(format_score(value) + mark, float(value), note, is_best)
 
 
 def format_count(value: float) -> str:
-    """A count in three or four digits: 250, 4,300, 47.8 M."""
+    """Format a count with at most four digits: 250, 4,300, 47.8 M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if value >= size:
             unit = 1e3 if letter == "k" else size
@@ -73,11 +74,9 @@ def percent_cell(value: float, note: str = "") -> TableCell:
 
 
 def format_interval(
-    estimate: IntervalEstimate, format_value: Callable[[float], str] = format_score
+    estimate: IntervalEstimate, formatter: Callable[[float], str] = format_score
 ) -> str:
-    """An interval in brackets; nothing where there is none."""
-    return (
-        ""
-        if math.isnan(estimate.low)
-        else f"[{format_value(estimate.low)}, {format_value(estimate.high)}]"
-    )
+    """Format an interval in brackets; an estimate of one run has none."""
+    if math.isnan(estimate.low):
+        return ""
+    return f"[{formatter(estimate.low)}, {formatter(estimate.high)}]"

@@ -91,7 +91,7 @@ def build_mixture(
     spec: Spec,
     episodes: Sequence[Episode],
     device: torch.device,
-    is_compiled: bool,
+    is_compiled: bool = False,
 ) -> ReplayMixture:
     """The agent replay and the expert replay, in the memory of a device."""
     sequence = np.random.SeedSequence((config.run.seed, RANDOM_STREAMS["replay"]))

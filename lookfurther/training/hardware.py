@@ -68,16 +68,16 @@ class Hardware:
         torch.set_float32_matmul_precision("highest" if is_float32 else "high")
 
 
-def resolve_device(name: str) -> torch.device:
-    """The device that a configuration names; "auto" is a GPU if there is one."""
+def resolve_device(name: str, setting: str = "run.device") -> torch.device:
+    """The device that `setting` names; "auto" is a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f"run.device {name!r} is none of auto, cpu, cuda, cuda:N") from None
+        raise ConfigError(f"{setting} {name!r} is none of auto, cpu, cuda, cuda:N") from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"run.device {name} is not on this machine: use --run.device cpu")
+        raise ConfigError(f"{setting} {name} is not on this machine: use --{setting} cpu")
     return device
 
 
@@ -107,7 +107,7 @@ def _count_threads(config: Config, is_cuda: bool) -> int:
 def _count_lane_groups(config: Config, is_cuda: bool) -> int:
     """Two groups with a GPU and Atari games: one acts while the other's games step."""
     is_even = config.actor.lanes % 2 == 0
-    return 2 if is_cuda and is_even and is_atari(config.env) else 1
+    return 2 if is_cuda and is_atari(config.env) and is_even else 1
 
 
 def limit_openblas_threads(threads: int) -> None:

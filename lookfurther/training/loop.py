@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from torch import Tensor
@@ -104,7 +104,7 @@ class TrainingLoop:
             files["expert_replay"] = self.mixture.expert.state()
         return files
 
-    def load_state(self, files: Mapping[str, dict[str, Tensor]], updates: int) -> int:
+    def load_state(self, files: dict[str, dict[str, Tensor]], updates: int) -> int:
         """The inverse of `state`; returns the number of episodes that could not be continued."""
         self.learner.load_state(files, updates)
         self.mixture.agent.load_state(files["agent_replay"])

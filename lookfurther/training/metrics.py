@@ -56,6 +56,12 @@ def get_metric(row: Mapping[str, Any], key: str) -> float | None:
     return value if is_usable else None
 
 
+RENAMED_METRICS = {
+    "under_way_best": "return_in_progress_best",
+    "under_way_low_epsilon": "return_in_progress_low_epsilon",
+}
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of a metrics.jsonl, without lines that a crash or a full disk damaged.
 
@@ -65,7 +71,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise LookFurtherError(f"cannot read metrics {path}: {error.strerror}") from None
-    return [row for line in text.split("\n") if (row := _parse_row(line)) is not None]
+    rows = [row for line in text.split("\n") if (row := _parse_row(line)) is not None]
+    for old, new in RENAMED_METRICS.items():
+        if any(old in row for row in rows):
+            raise LookFurtherError(f"cannot read metrics {path}: {old} is now {new}")
+    return rows
 
 
 def _print_warning(text: str) -> None:

@@ -150,10 +150,11 @@ class TrainingRun:
         config, actor_pool, learner = self.config, self.loop.actor_pool, self.loop.learner
         stats, low_epsilon = actor_pool.episode_stats, actor_pool.low_epsilon_lanes()
         rates = self._compute_rates()
+        frames_per_step = config.environment.action_repeat if is_atari(config.env) else 1
         learned_items = learner.updates * config.batch_size
         return {
             "step": self.step,
-            "frames": self.step * (config.environment.action_repeat if is_atari(config.env) else 1),
+            "frames": self.step * frames_per_step,
             "updates": learner.updates,
             "minutes": self.clock.elapsed_seconds() / 60,
             "steps_per_second": rates["step"],

@@ -12,16 +12,16 @@ from typing import Any
 
 from lookfurther.errors import ConfigError
 
-MAX_LOCK_BYTES = 10_000  # bytes
+MAX_LOCK_BYTES = 10_000
 
 
 def request_checkpoint(folder: Path) -> int:
     """Signal the run in a folder to save a checkpoint after its current step; returns its pid."""
-    idle = ConfigError(f"no run is in progress in {folder}: there is nothing to save")
+    no_run = ConfigError(f"no run is in progress in {folder}: there is nothing to save")
     try:
         with (folder / "lock").open("rb") as lock:
             if not _is_locked(lock.fileno()):
-                raise idle
+                raise no_run
             pid = _signalable_process(folder, lock.read(MAX_LOCK_BYTES))
             if not _has_file_open(pid, lock.fileno()):
                 raise ConfigError(
@@ -30,7 +30,7 @@ def request_checkpoint(folder: Path) -> int:
                 )
             os.kill(pid, signal.SIGUSR1)
     except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
-        raise idle from None
+        raise no_run from None
     except OSError as error:
         raise ConfigError(f"the run in {folder} cannot be reached: {error.strerror}") from None
     return pid
@@ -75,12 +75,12 @@ def _has_file_open(pid: int, descriptor: int) -> bool:
     descriptors = Path(f"/proc/{pid}/fd")
     if not Path("/proc/self/fd").is_dir():
         return True
-    wanted = os.fstat(descriptor)
+    lock = os.fstat(descriptor)
     for entry in descriptors.iterdir() if descriptors.is_dir() else ():
         try:
-            found = entry.stat()
+            status = entry.stat()
         except FileNotFoundError:  # closed in the meantime
             continue
-        if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
+        if (status.st_dev, status.st_ino) == (lock.st_dev, lock.st_ino):
             return True
     return False

@@ -24,7 +24,7 @@ class EnvCallTracker:
 
     def __init__(self) -> None:
         self.is_running = False
-        self.last_error: BaseException | None = None  # by the last call
+        self.last_error: BaseException | None = None  # raised by the last call
 
     def __enter__(self) -> None:
         self.is_running = True
@@ -66,7 +66,7 @@ class StopSignals:
     def __exit__(self, *_: object) -> None:
         self._is_in_environment = lambda: False
         if self._watcher.is_alive():
-            self._events.put("left")
+            self._events.put("exited")
             self._watcher.join()
         for number, handler in self._previous_handlers.items():
             _restore_handler(number, handler)
@@ -85,14 +85,14 @@ class StopSignals:
 
     def _interrupt_stuck_environment(self) -> None:
         """Interrupt the main thread if an environment blocks it after a signal."""
-        if self._events.get() == "left":
+        if self._events.get() == "exited":
             return
-        pause = STEP_TIMEOUT
+        timeout = STEP_TIMEOUT
         while True:
             with contextlib.suppress(queue.Empty):
-                self._events.get(timeout=pause)
+                self._events.get(timeout=timeout)
                 return
-            pause = RETRY_PERIOD
+            timeout = RETRY_PERIOD
             if self._is_in_environment():
                 self._is_interrupting = True
                 # A real signal also interrupts a system call that the main thread waits in.

@@ -61,9 +61,9 @@ def train(
     hardware.limit_threads()
     title = f"{config.env} · {config.preset} · seed {config.run.seed}"
     progress = ProgressDisplay(config.run.steps, title, config.run.minutes)
-    make = partial(build_envs, env or config.env, config)
+    build_group = partial(build_envs, env or config.env, config)
     with ExitStack() as stack:
-        groups = build_training_envs(make, config.actor.lanes, hardware.lane_groups)
+        groups = build_training_envs(build_group, config.actor.lanes, hardware.lane_groups)
         envs = [stack.enter_context(closing(group)) for group in groups]
         spec = envs[0].spec
         episodes = [e for n in config.demos for e in catalog.load_set(n, spec, config.environment)]
@@ -72,7 +72,8 @@ def train(
         with RunDir.open(path, config, resume) as run_dir:
             online = (network or make_network_builder(config.network))(spec)
             progress.print_message(f"network of {count_parameters(online):,} parameters")
-            best = BestCheckpoint(config, run_dir, partial(make, stream=RANDOM_STREAMS["evaluate"]))
+            build_evaluation_envs = partial(build_group, stream=RANDOM_STREAMS["evaluate"])
+            best = BestCheckpoint(config, run_dir, build_evaluation_envs)
             learner = build_learner(config, online, hardware)
             mixture = build_mixture(config, spec, episodes, replay_device, hardware.is_compiled)
             actor_pool = build_actor_pool(config, envs, learner)

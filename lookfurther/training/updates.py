@@ -60,18 +60,19 @@ class UpdateRunner:
             self.update_count += count
 
     def _run_with_device_replay(self, count: int) -> None:
-        place, fetched = 0, False
+        buffer, is_prepared = 0, False
         while count:
-            if not fetched:
+            if not is_prepared:
                 self.prepare_first_batch()
-                place = 0
-            alike = min(count, self.learner.updates_until_target_copy)
-            turns = self.updates_per_graph if place == 0 and alike >= self.updates_per_graph else 1
-            fetched = alike > turns
-            self.graphed_updates[place, turns, fetched]()
-            for _ in range(turns):
+                buffer = 0
+            same_target = min(count, self.learner.updates_until_target_copy)
+            is_full_graph = buffer == 0 and same_target >= self.updates_per_graph
+            updates = self.updates_per_graph if is_full_graph else 1
+            is_prepared = same_target > updates
+            self.graphed_updates[buffer, updates, is_prepared]()
+            for _ in range(updates):
                 self.learner.finish_update()
-            count, place = count - turns, (place + turns) % 2
+            count, buffer = count - updates, (buffer + updates) % 2
 
     def _prepare_batch(self, buffer: int) -> None:
         self.mixture.sample(self.prepared_batches[buffer].batch)

@@ -1,4 +1,4 @@
-"""Films of an agent at play beside the expert it learned from."""
+"""Videos of an agent next to the expert it learned from."""
 
 from __future__ import annotations
 
@@ -9,61 +9,52 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lookfurther.video.chart import ChartAxes, ReturnCurve
+from lookfurther.video.chart import ChartAxes, PlayerCurve
 from lookfurther.video.encode import check_gif_length, write_animation
 from lookfurther.video.layout import PlayerPanel, VideoLayout
 from lookfurther.video.playback import Playback, cumulative_returns, find_overtaking
 from lookfurther.video.players import Player
 
-VIDEO_WIDTHS = {".mp4": 1280, ".gif": 960}  # pixels of a film
-TARGET_FPS = 30.0  # pictures a second
-MAX_EPISODE_SECONDS = (
-    60.0  # seconds that the film of an episode lasts at most, unless told otherwise
-)
-END_PAUSE_SECONDS = 2.0  # seconds at an episode's end
+VIDEO_WIDTHS = {".mp4": 1280, ".gif": 960}  # pixels
+TARGET_FPS = 30.0
+MAX_EPISODE_SECONDS = 60.0  # of the video of an episode at the default speed
+END_PAUSE_SECONDS = 2.0  # at the end of an episode
 
 
 class PairResult(NamedTuple):
-    """How the plays of one pair went."""
+    """The result of one pair of episodes."""
 
     scores: tuple[float, ...]  # of the agent, then of the expert
-    overtaking_frame: int | None  # the frame at which the agent went ahead for good
+    overtaking_frame: int | None  # None: the agent did not overtake the expert
 
 
 class SideBySide:
-    """Plays side by side, as they unroll."""
+    """Episodes of several players in progress, drawn side by side."""
 
     def __init__(self, layout: VideoLayout, players: Sequence[Player]) -> None:
         self._layout, self._players = layout, players
-        self.playbacks = [Playback(side.play()) for side in players]
+        self.playbacks = [Playback(player.play()) for player in players]
 
     @property
     def is_over(self) -> bool:
-        return all(reel.is_over for reel in self.playbacks)
+        return all(playback.is_over for playback in self.playbacks)
 
     def draw_at(self, frame: int, axes: ChartAxes | None = None) -> np.ndarray:
-        """The picture at a frame; axes that are not given grow with what has been played."""
-        pictures = [reel.picture_at(frame) for reel in self.playbacks]
-        panels = [
-            PlayerPanel(
-                side.name,
-                side.detail,
-                ReturnCurve(side.colour, reel.returns, reel.is_over),
-                picture,
-            )
-            for side, reel, picture in zip(self._players, self.playbacks, pictures, strict=True)
-        ]
-        return self._layout.draw_frame(
-            frame, panels, axes or growing_axes([r.returns for r in self.playbacks])
-        )
+        """Advance all episodes to a frame and draw it; without `axes` they grow with time."""
+        panels = []
+        for player, playback in zip(self._players, self.playbacks, strict=True):
+            picture = playback.picture_at(frame)
+            curve = PlayerCurve(player.colour, playback.returns, playback.is_over)
+            panels.append(PlayerPanel(player.name, player.detail, curve, picture))
+        axes = axes or growing_axes([panel.curve.returns for panel in panels])
+        return self._layout.draw_frame(frame, panels, axes)
 
 
 def growing_axes(returns: Sequence[np.ndarray]) -> ChartAxes:
-    """Axes with room for a while: they change now and then, not with every frame."""
+    """Axes that grow in steps of 50 %, so that they do not change with every frame."""
     axes = ChartAxes.from_returns(returns)
-    return axes._replace(
-        frames=math.ceil(64 * 1.5 ** math.ceil(math.log(max(axes.frames, 64) / 64, 1.5)))
-    )
+    steps = math.ceil(math.log(max(axes.frames, 64) / 64, 1.5))
+    return axes._replace(frames=math.ceil(64 * 1.5**steps))
 
 
 def write_video(
@@ -73,29 +64,28 @@ def write_video(
     speed: float,
     report_progress: Callable[[str], None],
 ) -> list[PairResult]:
-    """Write a film of the pairs, one after another; a speed of 0 is chosen from their length."""
+    """Write a video of the pairs, one after another; a speed of 0 is chosen by their length."""
     returns = []
-    for number, sides in enumerate(pairs, 1):
+    for number, players in enumerate(pairs, 1):
         report_progress(f"playing {number} of {len(pairs)}")
-        returns.append([cumulative_returns(side.play()) for side in sides])
+        returns.append([cumulative_returns(player.play()) for player in players])
     axes = [ChartAxes.from_returns(curves) for curves in returns]
     stride, fps = playback_pace(layout.env_view.frame_rate, max(a.frames for a in axes), speed)
-    pictures = sum(math.ceil(a.frames / stride) + 1 + int(END_PAUSE_SECONDS * fps) for a in axes)
-    check_gif_length(out, pictures)
-    report_progress(f"drawing {pictures:,} pictures")
-    write_animation(
-        _draw_frames(layout, pairs, axes, stride, int(END_PAUSE_SECONDS * fps)), out, fps
-    )
+    pause = int(END_PAUSE_SECONDS * fps)
+    frame_count = sum(math.ceil(a.frames / stride) + 1 + pause for a in axes)
+    check_gif_length(out, frame_count)
+    report_progress(f"drawing {frame_count:,} pictures")
+    write_animation(_draw_frames(layout, pairs, axes, stride, pause), out, fps)
     return [_pair_result(curves) for curves in returns]
 
 
 def _pair_result(curves: Sequence[np.ndarray]) -> PairResult:
-    ahead = find_overtaking(*curves) if len(curves) == 2 else None
-    return PairResult(tuple(float(curve[-1]) for curve in curves), ahead)
+    overtaking_frame = find_overtaking(*curves) if len(curves) == 2 else None
+    return PairResult(tuple(float(curve[-1]) for curve in curves), overtaking_frame)
 
 
 def playback_pace(frame_rate: float, frames: int, speed: float) -> tuple[int, float]:
-    """How many frames on each picture is, and how many pictures are shown a second."""
+    """The number of frames from one picture to the next, and the pictures per second."""
     speed = speed or max(1.0, frames / frame_rate / MAX_EPISODE_SECONDS)
     stride = max(1, round(frame_rate * speed / TARGET_FPS))
     return stride, frame_rate * speed / stride
@@ -108,8 +98,9 @@ def _draw_frames(
     stride: int,
     pause: int,
 ) -> Iterator[np.ndarray]:
-    for sides, area in zip(pairs, axes, strict=True):
-        screening = SideBySide(layout, sides)
-        for frame in range(0, area.frames, stride):
-            yield screening.draw_at(frame, area)
-        yield from [screening.draw_at(area.frames, area)] * (1 + pause)
+    """Draw every `stride`-th frame of each pair, and its last frame `pause` more times."""
+    for players, pair_axes in zip(pairs, axes, strict=True):
+        side_by_side = SideBySide(layout, players)
+        for frame in range(0, pair_axes.frames, stride):
+            yield side_by_side.draw_at(frame, pair_axes)
+        yield from [side_by_side.draw_at(pair_axes.frames, pair_axes)] * (1 + pause)

@@ -1,4 +1,4 @@
-"""The picture of a film: the plays side by side, over their returns so far."""
+"""The layout of a video frame: players side by side above a chart of their returns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lookfurther.system.formatting import format_number
-from lookfurther.video.chart import ChartAxes, ReturnChart, ReturnCurve, format_time
+from lookfurther.video.chart import ChartAxes, PlayerCurve, ReturnChart, format_time
 from lookfurther.video.draw import (
     DESIGN_WIDTH,
     FAINT_TEXT,
@@ -21,60 +21,58 @@ from lookfurther.video.draw import (
 from lookfurther.video.playback import EnvView, find_overtaking
 
 MARGIN, PANEL_GAP = 32, 24
-PICTURE_TOP, PICTURE_HEIGHT = 92, 420  # of the pictures: where they begin, how high they are
+PICTURE_TOP, PICTURE_HEIGHT = 92, 420
 PANEL_WIDTH = (DESIGN_WIDTH - 2 * MARGIN - PANEL_GAP) / 2
 CHART_BOX = (92, 556, DESIGN_WIDTH - 44, 684)
-ATARI_PIXEL_ASPECT = 1.5  # width of an Atari pixel over its height: three by two on the screen
+ATARI_PIXEL_ASPECT = 1.5  # width over height, so that a pixel can be drawn as three by two
 
 
 class PlayerPanel(NamedTuple):
-    """One play at one moment."""
+    """One player at one frame."""
 
     name: str
     detail: str
-    curve: ReturnCurve
+    curve: PlayerCurve
     picture: np.ndarray  # [height, width, 3] uint8
 
 
 class VideoLayout(NamedTuple):
-    """Where moments of a film are drawn."""
+    """Draws the frames of a video."""
 
     title: str
     env_view: EnvView
     width: int  # pixels
 
     def draw_frame(self, frame: int, panels: Sequence[PlayerPanel], axes: ChartAxes) -> np.ndarray:
-        """The moment at `frame`, [height, width, 3] uint8; the agent's panel comes first."""
-        pen = ScaledCanvas(self.width)
-        pen.draw_text((MARGIN, 30), self.title, 22, TEXT_COLOUR)
-        pen.draw_text(
-            (DESIGN_WIDTH - MARGIN, 30), format_time(frame, self.env_view), 20, SECONDARY_TEXT, "rm"
-        )
-        mark = find_overtaking(*(p.curve.returns for p in panels)) if len(panels) == 2 else None
-        lefts = (
-            (MARGIN, MARGIN + PANEL_WIDTH + PANEL_GAP)
-            if len(panels) == 2
-            else ((DESIGN_WIDTH - PANEL_WIDTH) / 2,)
-        )
-        for panel, left in zip(panels, lefts, strict=True):
-            self._draw_panel(pen, panel, left)
-        if mark is not None:
-            pen.draw_label((MARGIN + 12, PICTURE_TOP + 12), "ahead of the expert", SUCCESS_COLOUR)
-        chart = ReturnChart(pen, self.env_view, axes, CHART_BOX)
+        """Draw a frame, [height, width, 3] uint8; the agent's panel comes first."""
+        canvas = ScaledCanvas(self.width)
+        canvas.draw_text((MARGIN, 30), self.title, 22, TEXT_COLOUR)
+        time = format_time(frame, self.env_view)
+        canvas.draw_text((DESIGN_WIDTH - MARGIN, 30), time, 20, SECONDARY_TEXT, "rm")
+        chart = ReturnChart(canvas, self.env_view, axes, CHART_BOX)
         chart.draw_grid()
-        if mark is not None:
-            chart.draw_overtaking(mark)
+        if len(panels) == 2:
+            agent, expert = panels
+            self._draw_panel(canvas, agent, MARGIN)
+            self._draw_panel(canvas, expert, MARGIN + PANEL_WIDTH + PANEL_GAP)
+            overtaking = find_overtaking(agent.curve.returns, expert.curve.returns)
+            if overtaking is not None:
+                position = (MARGIN + 12, PICTURE_TOP + 12)
+                canvas.draw_label(position, "ahead of the expert", SUCCESS_COLOUR)
+                chart.draw_overtaking(overtaking)
+        else:
+            self._draw_panel(canvas, panels[0], (DESIGN_WIDTH - PANEL_WIDTH) / 2)
         for panel in reversed(panels):
             chart.draw_curve(panel.curve, frame)
-        return pen.to_array()
+        return canvas.to_array()
 
     def _draw_panel(self, canvas: ScaledCanvas, panel: PlayerPanel, left: float) -> None:
-        """A play: who, how good so far, and its picture, darker once it has ended."""
+        """Draw name, return and picture of a player; a picture of an ended episode is darker."""
         right, curve = left + PANEL_WIDTH, panel.curve
         canvas.draw_dot((left + 6, 74), 6, curve.colour)
         canvas.draw_text((left + 22, 74), panel.name, 18, TEXT_COLOUR)
-        beside = left + 34 + canvas.text_width(panel.name, 18)
-        canvas.draw_text((beside, 75), panel.detail, 13, FAINT_TEXT)
+        name_end = left + 22 + canvas.text_width(panel.name, 18)
+        canvas.draw_text((name_end + 12, 75), panel.detail, 13, FAINT_TEXT)
         canvas.draw_text((right, 73), format_number(curve.returns[-1]), 26, curve.colour, "rm")
         box = (left, PICTURE_TOP, right, PICTURE_TOP + PICTURE_HEIGHT)
         canvas.draw_rectangle(box, PANEL_BACKGROUND, 6)

@@ -1,53 +1,51 @@
-"""Episodes at play, frame by frame: an agent's, or an expert's again. Outside Atari, a step is a
-frame."""
+"""Play episodes frame by frame: of a policy, or a demonstration again.
+
+A frame of an Atari game is an emulator frame; in other environments it is a step.
+"""
 
 from __future__ import annotations
 
-import copy
 import sys
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from lookfurther.config import Config, EnvConfig
-from lookfurther.demos import playback
-from lookfurther.demos.episode import Episode
+from lookfurther.demos.episode import Episode, InputLog
+from lookfurther.demos.playback import make_emulator, make_lane, play_lane, play_steps
 from lookfurther.envs.emulator import Emulator
 from lookfurther.envs.factory import EnvFactory, find_env_spec
-from lookfurther.envs.lane import Lane
 from lookfurther.envs.naming import is_atari
 from lookfurther.errors import DemonstrationError, EnvironmentFault
 from lookfurther.rollout import Policy
 from lookfurther.types import Spec
 
-ATARI_FPS, DEFAULT_FPS = (
-    60.0,
-    8.0,
-)  # a second: of an Atari game, of what does not say how fast it is
+ATARI_FPS = 60.0
+DEFAULT_FPS = 8.0  # of environments without a render_fps
 
 
 class EnvView(NamedTuple):
-    """The environment of a play."""
+    """The environment in which episodes are shown."""
 
-    env: str  # as the configuration names it
+    env: str  # the name in the configuration
     spec: Spec
     env_config: EnvConfig
-    frame_rate: float  # frames a second at its own speed
+    frame_rate: float  # frames per second at normal speed
 
     @classmethod
     def from_config(cls, config: Config, spec: Spec) -> EnvView:
-        """Where an agent of this configuration plays."""
-        scene = cls(config.env, spec, config.environment, ATARI_FPS)
-        if not scene.is_atari:
-            with closing(
-                EnvFactory(find_env_spec(config.env), config.environment).build_env()
-            ) as env:
-                rate = env.metadata.get("render_fps") or DEFAULT_FPS
-            return scene._replace(frame_rate=float(rate))
-        return scene
+        """The environment of an agent with this configuration."""
+        view = cls(config.env, spec, config.environment, ATARI_FPS)
+        if view.is_atari:
+            return view
+        factory = EnvFactory(find_env_spec(config.env), config.environment)
+        with closing(factory.build_env()) as env:
+            frame_rate = env.metadata.get("render_fps") or DEFAULT_FPS
+        return view._replace(frame_rate=float(frame_rate))
 
     @property
     def is_atari(self) -> bool:
@@ -55,85 +53,84 @@ class EnvView(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One frame; the first of a play is what the reset shows."""
+    """One frame of an episode; the first is the state after the reset."""
 
     reward: float
-    render: Callable[[], np.ndarray]  # [height, width, 3] uint8, until the next frame
-    is_last: bool  # no frame follows
-    lives: int | None = None  # of an Atari game
+    render: Callable[[], np.ndarray]  # [height, width, 3] uint8; valid until the next frame
+    is_last: bool
+    lives: int | None = None  # only in Atari games
 
 
 def play_policy(policy: Policy, env_view: EnvView, seed: int, env_seed: int) -> Iterator[Frame]:
-    """An episode of a policy; `seed` decides no-op starts, `start` all else that is random."""
+    """Play an episode: `seed` sets the emulator and the no-op start, `env_seed` other envs."""
     if env_view.is_atari:
         return _play_atari(policy, env_view, seed)
     return _step_env(env_view, env_seed, _action_selector(policy, env_view.spec))
 
 
 def replay_demonstration(episode: Episode, env_view: EnvView, name: str) -> Iterator[Frame]:
-    """A demonstration again, from its tape or its seed; other rewards than recorded are refused."""
+    """Play a demonstration again, from its input log or its seed; its score must be the same."""
     if env_view.is_atari and episode.input_log is not None:
-        shots = _replay_input_log(episode.input_log, env_view)
+        frames = _replay_input_log(episode.input_log, env_view)
     elif episode.seed is not None and not env_view.is_atari:
         actions = iter(episode.actions.tolist())
-        shots = _step_env(env_view, episode.seed, lambda _: next(actions), len(episode))
+        frames = _step_env(env_view, episode.seed, lambda _: next(actions), len(episode))
     else:
-        raise DemonstrationError(f"{name} has neither a tape nor a seed, so it cannot be shown")
+        raise DemonstrationError(
+            f"{name} has neither an input log nor a seed, so it cannot be shown"
+        )
     score = 0.0
-    for shot in shots:
-        score += shot.reward
-        if shot.is_last and not np.isclose(score, episode.score, rtol=1e-4, atol=1e-4):
+    for frame in frames:
+        score += frame.reward
+        if frame.is_last and not np.isclose(score, episode.score, rtol=1e-4, atol=1e-4):
             raise DemonstrationError(
                 f"{name} replays to {score:g}, not to its {episode.score:g}: lookfurther demos"
-                " verify says where it differs"
+                " verify shows where it differs"
             )
-        yield shot
+        yield frame
 
 
-def _replay_input_log(input_log: playback.InputLog, env_view: EnvView) -> Iterator[Frame]:
-    how = env_view.env_config
-    emulator = playback.make_emulator(
-        input_log, env_view.spec.env, how.action_repeat, how.sticky_prob
+def _replay_input_log(input_log: InputLog, env_view: EnvView) -> Iterator[Frame]:
+    env_config = env_view.env_config
+    emulator = make_emulator(
+        input_log, env_view.spec.env, env_config.action_repeat, env_config.sticky_prob
     )
-    yield Frame(0.0, emulator.rgb_screen, False, emulator.lives)
-    for reward in playback.play_log(input_log, emulator):
-        over = emulator.is_over or emulator.frame_number == len(input_log.frame_actions)
-        yield Frame(reward, emulator.rgb_screen, over, emulator.lives)
+    for step in play_steps(input_log, emulator, action_repeat=1):
+        yield Frame(step.reward, emulator.rgb_screen, step.is_last, emulator.lives)
 
 
 def _play_atari(policy: Policy, env_view: EnvView, seed: int) -> Iterator[Frame]:
-    """From power-on, after up to `noops` frames without an action, to the cap."""
-    how = env_view.env_config
-    emulator = Emulator(env_view.spec.env, how.action_repeat, how.sticky_prob, seed)
-    actions = range(env_view.spec.actions) if how.full_actions else emulator.minimal_actions
-    idle = (
-        int(np.random.default_rng(seed).integers(how.noop_max // how.action_repeat + 1))
-        * how.action_repeat
-    )
-    cap = how.max_episode_length * (how.action_repeat if how.episode_length_unit == "steps" else 1)
-    choose, action = _action_selector(policy, env_view.spec), 0
+    """Play from power-on, after up to `noop_max` frames without an action."""
+    config, repeat = env_view.env_config, env_view.env_config.action_repeat
+    emulator = Emulator(env_view.spec.env, repeat, config.sticky_prob, seed)
+    actions = range(env_view.spec.actions) if config.full_actions else emulator.minimal_actions
+    noop_steps = int(np.random.default_rng(seed).integers(config.noop_max // repeat + 1))
+    max_frames = config.max_episode_length
+    if config.episode_length_unit == "steps":
+        max_frames *= repeat
+    select_action, action = _action_selector(policy, env_view.spec), 0
     yield Frame(0.0, emulator.rgb_screen, False, emulator.lives)
-    over = False
-    while not over:
-        if emulator.frame_number % how.action_repeat == 0:
-            chosen = actions[choose(emulator.current_plane())]
-            action = chosen if emulator.frame_number >= idle else 0
+    is_last = False
+    while not is_last:
+        if emulator.frame_number % repeat == 0:
+            selected = actions[select_action(emulator.current_plane())]
+            action = selected if emulator.frame_number >= noop_steps * repeat else 0
         reward = emulator.step_frame(action)
-        over = emulator.is_over or emulator.frame_number >= cap
-        yield Frame(reward, emulator.rgb_screen, over, emulator.lives)
+        is_last = emulator.is_over or emulator.frame_number >= max_frames
+        yield Frame(reward, emulator.rgb_screen, is_last, emulator.lives)
 
 
 def _action_selector(policy: Policy, spec: Spec) -> Callable[[np.ndarray], int]:
-    """From each new plane of an episode to an action of the policy, which sees a stack of them."""
+    """A function from each new plane to an action; it keeps the frame stack of the policy."""
     stack = np.zeros(spec.observation_shape, spec.dtype)
     channels = spec.plane[0]
 
-    def choose(plane: np.ndarray) -> int:
+    def select_action(plane: np.ndarray) -> int:
         stack[:-channels] = stack[channels:].copy()
         stack[-channels:] = plane
         return int(policy(stack[None])[0])
 
-    return choose
+    return select_action
 
 
 def _step_env(
@@ -143,28 +140,23 @@ def _step_env(
     length: int = sys.maxsize,
 ) -> Iterator[Frame]:
     """An episode of a Gymnasium environment, or the first `length` steps of it."""
-    source = copy.deepcopy(find_env_spec(env_view.env))
-    source.kwargs["render_mode"] = "rgb_array"
-    lane = Lane(EnvFactory(source, env_view.env_config), 0, 0)
-    with closing(lane):
-        plane, *_ = lane.begin_episode(seed=env_seed)
-        yield Frame(0.0, lambda: lane.render_rgb(env_view.env), False)
-        over = False
-        while not over:
-            plane, reward, _, _, first, _ = lane.step(select_action(plane))
-            if first:
-                raise EnvironmentFault(f"{env_view.env} failed in a step, so it cannot be shown")
-            over = lane.is_over or len(lane.actions) == length
-            yield Frame(reward, lambda: lane.render_rgb(env_view.env), over)
+    is_last = False
+    with closing(make_lane(env_view.env, env_view.env_config, render=True)) as lane:
+        render = partial(lane.render_rgb, env_view.env)
+        for step in play_lane(lane, env_seed, select_action, length):
+            is_last = step.is_last
+            yield Frame(step.reward, render, is_last)
+    if not is_last:
+        raise EnvironmentFault(f"{env_view.env} failed in a step, so it cannot be shown")
 
 
 class Playback:
-    """A play as it unrolls: its return after every frame so far, and its picture now."""
+    """An episode in progress: its returns so far and its current picture."""
 
     def __init__(self, frames: Iterator[Frame]) -> None:
         self._frames = frames
         self._frame = next(frames)
-        self._previous_picture: np.ndarray | None = None  # the picture a frame ago
+        self._previous_picture: np.ndarray | None = None
         self._returns = array("d", [0.0])
 
     @property
@@ -173,7 +165,7 @@ class Playback:
 
     @property
     def returns(self) -> np.ndarray:
-        """[frames + 1]: the return so far."""
+        """The cumulative return after each frame so far, [frame_count + 1]."""
         return np.array(self._returns)
 
     @property
@@ -185,28 +177,30 @@ class Playback:
         return self._frame.lives
 
     def picture_at(self, frame: int) -> np.ndarray:
-        """The picture at a frame, or the last one there is.
+        """Advance to a frame, or to the end of the episode, and return the picture.
 
-        In an Atari game it is the brighter of two frames: sprites flicker.
+        In an Atari game it is the maximum of two frames, because sprites flicker.
         """
         while self.frame_count < frame and not self.is_over:
             if self.lives is not None:
                 self._previous_picture = self._frame.render()
             self._frame = next(self._frames)
             self._returns.append(self._returns[-1] + self._frame.reward)
-        now = self._frame.render()
-        return now if self._previous_picture is None else np.maximum(self._previous_picture, now)
+        picture = self._frame.render()
+        if self._previous_picture is None:
+            return picture
+        return np.maximum(self._previous_picture, picture)
 
 
 def cumulative_returns(frames: Iterator[Frame]) -> np.ndarray:
-    """The returns [frames + 1] of a whole play, without its pictures."""
-    return np.cumsum([shot.reward for shot in frames])
+    """Play a whole episode without rendering it; its cumulative returns [frames + 1]."""
+    return np.cumsum([frame.reward for frame in frames])
 
 
 def find_overtaking(agent: np.ndarray, expert: np.ndarray) -> int | None:
-    """The frame at which the agent goes ahead of the expert, never to fall behind again.
+    """The first frame from which the agent is ahead of the expert and never falls behind again.
 
-    A play that has ended keeps its return.
+    An episode that has ended keeps its return.
     """
     frames = np.arange(max(len(agent), len(expert)))
     lead = agent[np.minimum(frames, len(agent) - 1)] - expert[np.minimum(frames, len(expert) - 1)]

@@ -1,4 +1,4 @@
-"""Who is shown: the agent of a run, and beside it the demonstrations it learned from."""
+"""The players of a video: the agent of a run and the experts it learned from."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lookfurther.video.playback import EnvView, Frame, play_policy, replay_demon
 if TYPE_CHECKING:
     from lookfurther.agent import Agent
 
-MAX_NAME_LENGTH = 40  # characters of a name in a picture
+MAX_NAME_LENGTH = 40  # characters
 
 
 class Player(NamedTuple):
-    """A play that can be seen as often as asked."""
+    """A player; each call of `play` plays its episode from the start."""
 
     name: str
     detail: str
@@ -36,37 +36,33 @@ class ExpertEpisode(NamedTuple):
 
 
 def load_experts(agent: Agent, names: Sequence[str]) -> list[ExpertEpisode]:
-    """The episodes of these sets, the best first."""
-    found = [
+    """Load the episodes of these sets, the best first."""
+    experts = [
         ExpertEpisode(
             f"{make_printable(name.rpartition('/')[2], MAX_NAME_LENGTH)}, episode {i}", episode
         )
         for name in names
         for i, episode in enumerate(catalog.load_set(name, agent.spec, agent.config.environment))
     ]
-    return sorted(found, key=lambda expert: -expert.episode.score)
+    return sorted(experts, key=lambda expert: -expert.episode.score)
 
 
 def make_pair(
     agent: Agent, env_view: EnvView, expert: ExpertEpisode | None, seed: int
 ) -> tuple[Player, ...]:
-    """The agent and an expert, from the same start where the expert's can be repeated."""
-    start = seed if expert is None or expert.episode.seed is None else expert.episode.seed
+    """The agent and, if given, an expert; both start from the expert's seed if it has one."""
+    env_seed = seed if expert is None or expert.episode.seed is None else expert.episode.seed
 
-    def perform() -> Iterator[Frame]:
-        return play_policy(
-            epsilon_greedy_policy(agent.network, DEFAULT_EPSILON, seed), env_view, seed, start
-        )
+    def play_agent() -> Iterator[Frame]:
+        policy = epsilon_greedy_policy(agent.network, DEFAULT_EPSILON, seed)
+        return play_policy(policy, env_view, seed, env_seed)
 
-    mine = Player(
-        "Agent", make_printable(agent.config.preset, MAX_NAME_LENGTH), AGENT_COLOUR, perform
-    )
+    preset = make_printable(agent.config.preset, MAX_NAME_LENGTH)
+    agent_player = Player("Agent", preset, AGENT_COLOUR, play_agent)
     if expert is None:
-        return (mine,)
-    again = Player(
-        "Expert",
-        expert.name,
-        EXPERT_COLOUR,
-        lambda: replay_demonstration(expert.episode, env_view, expert.name),
-    )
-    return mine, again
+        return (agent_player,)
+
+    def play_expert() -> Iterator[Frame]:
+        return replay_demonstration(expert.episode, env_view, expert.name)
+
+    return agent_player, Player("Expert", expert.name, EXPERT_COLOUR, play_expert)

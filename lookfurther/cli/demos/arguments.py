@@ -1,4 +1,4 @@
-"""Arguments that several subcommands share, with the names that their --help shows."""
+"""Types of arguments that several subcommands share, with their names in --help."""
 
 from __future__ import annotations
 

@@ -1,40 +1,27 @@
-"""How sets are put into words: numbers, tables, bars and audits."""
+"""Numbers, histograms and audits as text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from lookfurther.cli.tables import format_table
 from lookfurther.system.formatting import format_number
 from lookfurther.system.printable import MAX_MESSAGE_LENGTH, make_printable
 
 if TYPE_CHECKING:
     from lookfurther.demos.episode import Audit, Episode
 
-MAX_BAR_CHARS = 32  # characters of the longest bar
+MAX_BAR_CHARS = 32
 
 
 def pluralize(count: int, noun: str) -> str:
-    """1 episode, 2 episodes."""
+    """Format a count: 1 episode, 2 episodes."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], alignment: str) -> str:
-    """Columns as wide as they need to be, each to the left (<) or to the right (>)."""
-    lines = [header, *([make_printable(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    shaped = (
-        "  ".join(
-            f"{cell:{side}{width}}"
-            for cell, side, width in zip(line, alignment, widths, strict=True)
-        )
-        for line in lines
-    )
-    return "\n".join(line.rstrip() for line in shaped)
-
-
 def format_histogram(counts: Mapping[str, int]) -> str:
-    """A line for each count that is not 0: name, count, share and a bar."""
+    """Format a line per count that is not 0: name, count, share and a bar."""
     total, most = sum(counts.values()), max(counts.values())
     rows = [
         (name, f"{n:,}", f"{100 * n / total:.1f} %", "█" * max(1, round(MAX_BAR_CHARS * n / most)))
@@ -45,19 +32,19 @@ def format_histogram(counts: Mapping[str, int]) -> str:
 
 
 def format_audit(audit: Audit | None) -> str:
-    """What a replay showed, in a few words."""
+    """Format the result of a replay."""
     if audit is None:
         return "not replayed"
     if audit.mismatch:
         return make_printable(audit.mismatch, MAX_MESSAGE_LENGTH)
-    several = f", {pluralize(audit.ambiguous, 'ambiguous block')}" if audit.ambiguous else ""
-    return f"equal: {format_checks(audit.checks)}{several}"
+    ambiguous = f", {pluralize(audit.ambiguous, 'ambiguous step')}" if audit.ambiguous else ""
+    return f"equal: {format_checks(audit.checks)}{ambiguous}"
 
 
 def format_checks(checks: Mapping[str, int]) -> str:
-    """What a replay was found equal in; sets of older versions do not say."""
+    """Format the values that a replay was compared in; sets of older versions do not store them."""
     repaired = checks.get("ram_repaired", 0)
-    known = {
+    descriptions = {
         "score": "score",
         "rewards": pluralize(checks.get("rewards", 0), "reward"),
         "end": "end",
@@ -66,18 +53,17 @@ def format_checks(checks: Mapping[str, int]) -> str:
         "ram": f"RAM at {pluralize(checks.get('ram', 0), 'checkpoint')}",
         "ram_repaired": f"(RAM repaired at {pluralize(repaired, 'checkpoint')})",
     }
-    return ", ".join(word for name, word in known.items() if name in checks) or (
-        "unknown in what, the set is of an older version"
-    )
+    compared = [text for name, text in descriptions.items() if name in checks]
+    return ", ".join(compared) or "compared values unknown, the set is of an older version"
 
 
 def format_audited_episode(label: str, episode: Episode) -> str:
-    """One episode and its audit on a line."""
+    """Format an episode and its audit on one line."""
     phase = f", phase {episode.input_log.phase}" if episode.input_log else ""
     size, audit = format_episode_size(episode), format_audit(episode.audit)
     return f"{make_printable(label)}: {size}{phase}; {audit}"
 
 
 def format_episode_size(episode: Episode) -> str:
-    """Its return and how long it is."""
+    """Format the return and length of an episode."""
     return f"return {format_number(episode.score)}, {pluralize(len(episode), 'step')}"

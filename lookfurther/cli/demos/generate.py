@@ -29,7 +29,7 @@ GRID_WRAPPER = "lookfurther.envs.minigrid:OneHotGrid"
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Find demonstrations of an Atari game without a player, by search in its emulator."""
+    """Search an Atari game for demonstrations, without a player."""
 
     game: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="GAME")] = tyro.MISSING
     """such as MontezumaRevenge, montezuma_revenge or ALE/MontezumaRevenge-v5"""
@@ -38,69 +38,65 @@ class SearchOptions:
     frames: int = 10_000_000
     """emulator frames to play"""
     minutes: float = 0.0
-    """stop after so many minutes even if frames are left; 0: never"""
+    """stop after this many minutes even if frames are left; 0: no limit"""
     episodes: int = 1
-    """how many plays to keep, no two of them alike in their first half"""
+    """episodes to save, no two with the same first half"""
     processes: int = 0
-    """processes that explore; 0: one for each core. Only with 1 does a seed repeat a search"""
+    """worker processes; 0: one per core. The search is reproducible from its seed only with 1"""
     seed: int = 0
-    """of the choices of cells and actions"""
+    """seed of the choices of cells and actions"""
 
 
 @dataclass(frozen=True)
 class BotOptions:
-    """Let MiniGrid's scripted expert play a BabyAI level."""
+    """Record MiniGrid's scripted expert in a BabyAI level."""
 
     env: EnvId = tyro.MISSING
     """the level, such as BabyAI-GoToLocal-v0"""
     name: str = ""
     """the new set"""
     episodes: int = 10
-    """how many, each from a seed of its own"""
+    """number of episodes"""
     seed: int = 0
-    """of the first episode; each has the next one"""
+    """seed of the first episode; each later one has the next seed"""
     environment: EnvConfig = field(default_factory=EnvConfig)
 
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """Let a trained agent play."""
+    """Record a trained agent."""
 
     run: RunPath = tyro.MISSING
     """its run folder or checkpoint"""
     name: str = ""
     """the new set"""
     episodes: int = 10
-    """how many"""
+    """number of episodes"""
     epsilon: float = 0.001
     """probability of a random action"""
     seed: int = 0
-    """of the first episode"""
+    """seed of the first episode; each later one has the next seed"""
     modules: tuple[str, ...] = ()
-    """modules to import first: those that register the environment or hold its wrappers"""
+    """modules to import first, which register the environment or define its wrappers"""
 
 
 def search_demos(options: SearchOptions) -> int:
-    """Search, saying how it goes, and save what was found; Ctrl-C ends a search early."""
-    from lookfurther.demos.go_explore import SearchConfig as Wanted
-    from lookfurther.demos.go_explore import run_search
+    """Search, print the progress and save the result; Ctrl-C ends the search early."""
+    from lookfurther.demos.go_explore import SearchConfig, run_search
     from lookfurther.envs import get_spec
 
     name, env = catalog.new_set_id(options.name), to_env_id(options.game)
-    if options.frames < 1:
-        raise ConfigError(f"frames must be at least 1, not {options.frames}")
-    wanted = Wanted(
+    config = SearchConfig(
         env, options.frames, options.minutes, options.processes, options.seed, options.episodes
     )
-    episodes = run_search(wanted, SearchProgressPrinter())
-    save_and_report(
-        name, episodes, get_spec(env, EnvConfig()), f"search of {options.frames:,} frames"
-    )
+    episodes = run_search(config, SearchProgressPrinter())
+    source = f"search of {options.frames:,} frames"
+    save_and_report(name, episodes, get_spec(env, EnvConfig()), source)
     return 0
 
 
 class SearchProgressPrinter:
-    """Says how a search goes: when the score rises, and every ten seconds."""
+    """Prints the progress of a search when the score rises, and every ten seconds."""
 
     def __init__(self) -> None:
         self.best_score, self.last_printed = 0.0, 0.0
@@ -117,57 +113,54 @@ class SearchProgressPrinter:
 
 
 def to_env_id(game: str) -> str:
-    """ALE/MontezumaRevenge-v5, for that or for MontezumaRevenge or montezuma_revenge."""
+    """Return ALE/MontezumaRevenge-v5 for MontezumaRevenge, montezuma_revenge or the id itself."""
     if "/" in game:
         return game
-    words = game.split("_") if "_" in game or game.islower() else [game]
-    return f"ALE/{''.join(w[:1].upper() + w[1:] for w in words)}-v5"
+    parts = game.split("_") if "_" in game or game.islower() else [game]
+    return f"ALE/{''.join(part[:1].upper() + part[1:] for part in parts)}-v5"
 
 
 def record_bot(options: BotOptions) -> int:
-    """Play, replay and save."""
+    """Record, replay and save episodes."""
     from lookfurther.demos.collect import collect_episodes
 
     name, seeds = catalog.new_set_id(options.name), _episode_seeds(options)
-    environment = options.environment
-    check_env_config(environment)
-    if not environment.wrappers and options.env.startswith(("BabyAI-", "MiniGrid-")):
-        environment = replace(environment, wrappers=(GRID_WRAPPER,))
-        print(
-            f"observations through {GRID_WRAPPER}: train with --environment.wrappers {GRID_WRAPPER}"
-        )
-    episodes, spec = collect_episodes(options.env, environment, _make_bot_policy, seeds)
-    save_and_report(
-        name, audit_episodes(episodes, spec, environment), spec, "MiniGrid's bot", environment
-    )
+    env_config = options.environment
+    check_env_config(env_config)
+    if not env_config.wrappers and options.env.startswith(("BabyAI-", "MiniGrid-")):
+        env_config = replace(env_config, wrappers=(GRID_WRAPPER,))
+        print(f"wrapped in {GRID_WRAPPER}: train with --environment.wrappers {GRID_WRAPPER}")
+    episodes, spec = collect_episodes(options.env, env_config, _make_bot_policy, seeds)
+    episodes = audit_episodes(episodes, spec, env_config)
+    save_and_report(name, episodes, spec, "MiniGrid's bot", env_config)
     return 0
 
 
 def _make_bot_policy(env: gymnasium.Env) -> Callable[[], int]:
-    """MiniGrid's expert, for the levels it knows."""
+    """Make MiniGrid's scripted expert; raise if the environment is not a BabyAI level."""
     from lookfurther.demos.collect import babyai_bot
 
-    level = type(getattr(env, "unwrapped", env))  # an Atari game comes as an emulator
+    level = type(getattr(env, "unwrapped", env))  # for an Atari game, `env` is an emulator
     if "babyai" not in level.__module__:
         name = getattr(env, "game", level.__name__)
-        raise DemonstrationError(f"{name} is no BabyAI level, and the bot plays only those")
+        raise DemonstrationError(f"{name} is not a BabyAI level, and the bot plays only those")
     return babyai_bot(env)
 
 
 def record_agent(options: AgentOptions) -> int:
-    """Play, replay and save."""
+    """Record, replay and save episodes."""
     from lookfurther.agent import Agent
     from lookfurther.demos.collect import ObservationPolicy, collect_episodes
 
     name, seeds = catalog.new_set_id(options.name), _episode_seeds(options)
     if not 0 <= options.epsilon <= 1:
         raise ConfigError(f"epsilon must be 0 ... 1, not {options.epsilon:g}")
-    player = Agent.load(options.run, modules=options.modules)
-    environment = player.config.environment
-    policy = ObservationPolicy(partial(player.act, epsilon=options.epsilon))
-    episodes, spec = collect_episodes(player.config.env, environment, policy, seeds)
-    source = f"the agent of {options.run}"
-    save_and_report(name, audit_episodes(episodes, spec, environment), spec, source, environment)
+    agent = Agent.load(options.run, modules=options.modules)
+    env_config = agent.config.environment
+    policy = ObservationPolicy(partial(agent.act, epsilon=options.epsilon))
+    episodes, spec = collect_episodes(agent.config.env, env_config, policy, seeds)
+    episodes = audit_episodes(episodes, spec, env_config)
+    save_and_report(name, episodes, spec, f"the agent of {options.run}", env_config)
     return 0
 
 
@@ -178,7 +171,7 @@ def _episode_seeds(options: BotOptions | AgentOptions) -> range:
 
 
 def audit_episodes(episodes: Sequence[Episode], spec: Spec, env_config: EnvConfig) -> list[Episode]:
-    """The episodes with what a replay of each showed."""
+    """Replay the episodes and attach the audits."""
     from lookfurther.demos.verify import verify_episode
 
     audits = parallel_map(partial(verify_episode, spec=spec, env_config=env_config), episodes)
@@ -192,8 +185,8 @@ def save_and_report(
     source: str,
     env_config: EnvConfig | None = None,
 ) -> None:
-    """Save a new set, saying what is in it."""
+    """Print the episodes and save them as a new set."""
     for i, episode in enumerate(episodes):
         print(format_audited_episode(f"episode {i}", episode))
-    place = storage.save_episodes(name, episodes, spec, source, env_config=env_config)
-    print_saved_set(name, episodes, place)
+    path = storage.save_episodes(name, episodes, spec, source, env_config=env_config)
+    print_saved_set(name, episodes, path)

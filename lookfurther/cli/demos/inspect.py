@@ -15,50 +15,50 @@ from lookfurther.cli.demos.arguments import Flag, SetName
 from lookfurther.cli.demos.formatting import (
     format_audit,
     format_histogram,
-    format_table,
     pluralize,
 )
-from lookfurther.demos import catalog
+from lookfurther.cli.tables import format_table
+from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode
 from lookfurther.demos.metadata import DemoSetDescription
 from lookfurther.errors import DemonstrationError
 from lookfurther.system.formatting import format_number
 from lookfurther.system.printable import make_printable
 
-MAX_ORIGIN_CHARS = 300  # characters of what is said of a set's origin
+MAX_ORIGIN_CHARS = 300  # per line about the origin of a set
 
 
 @dataclass(frozen=True)
 class ListOptions:
-    """Every set there is, in a line each."""
+    """List all sets, one line each."""
 
 
 @dataclass(frozen=True)
 class ShowOptions:
-    """What a set holds: its episodes, their origin, the actions in them."""
+    """Show the origin, episodes and action counts of a set."""
 
     name: SetName = tyro.MISSING
     """the set: its id, with or without the version, or its path"""
     json: Flag = False
     """print JSON"""
     sheet: Annotated[Path | None, tyro.conf.arg(metavar="FILE.png")] = None
-    """also draw a sheet of pictures into this PNG file"""
+    """also draw a contact sheet of frames into this PNG file"""
     modules: tuple[str, ...] = ()
-    """modules to import for the sheet: those that register the environment or hold its wrappers"""
+    """modules to import for the sheet, which register the environment or define its wrappers"""
 
 
 def print_sets(options: ListOptions) -> int:
-    """A line for each set, then one for each that cannot be read."""
-    rows, broken = [], []
-    for name, what in catalog.iter_sets():
-        if isinstance(what, DemonstrationError):
-            broken.append(str(what))
+    """Print a line per set, then one per set that cannot be read."""
+    rows, errors = [], []
+    for name, description in catalog.iter_sets():
+        if isinstance(description, DemonstrationError):
+            errors.append(str(description))
         else:
-            rows.append(_set_row(name, what))
-    head = ("set", "environment", "episodes", "steps", "best return", "verified")
-    print(format_table(head, rows, "<<>>>>"))
-    for reason in broken:
-        print(reason)
+            rows.append(_set_row(name, description))
+    header = ("set", "environment", "episodes", "steps", "best return", "verified")
+    print(format_table(header, rows, "<<>>>>"))
+    for error in errors:
+        print(error)
     return 0
 
 
@@ -75,31 +75,32 @@ def _set_row(name: str, description: DemoSetDescription) -> tuple[str, ...]:
 
 
 def show_set(options: ShowOptions) -> int:
-    """Print what is known of a set, and draw its sheet."""
-    held = catalog.open_set(options.name)
-    facts = summarize_set(held)
-    print(json.dumps(facts, indent=2) if options.json else format_summary(facts, held.description))
+    """Print a summary of a set, and draw its contact sheet."""
+    demo_set = catalog.open_set(options.name)
+    summary = summarize_set(demo_set)
+    text = format_summary(summary, demo_set.description)
+    print(json.dumps(summary, indent=2) if options.json else text)
     if options.sheet is not None:
         from lookfurther.cli.demos.render import draw_set_sheet
 
-        environment = catalog.trusted_env_config(held.description, options.modules)
-        draw_set_sheet(held, environment, facts["actions"], options.sheet)
+        env_config = storage.trusted_env_config(demo_set.description, options.modules)
+        draw_set_sheet(demo_set, env_config, summary["actions"], options.sheet)
         if not options.json:
             print(f"\nsheet: {options.sheet}")
     return 0
 
 
-def summarize_set(held: catalog.DemoSet) -> dict[str, Any]:
-    """All there is to say of a set, as JSON holds it."""
-    name, description, episodes = held
-    shown, how = description.episodes, description.origin
+def summarize_set(demo_set: catalog.DemoSet) -> dict[str, Any]:
+    """Return the summary of a set as JSON values."""
+    name, description, episodes = demo_set
+    metadata, origin = description.episodes, description.origin
     return {
         "name": name,
         "environment": description.spec.env,
         "source": description.author,
         "path": str(catalog.set_path(name)),
-        "steps": sum(e.steps for e in shown),
-        "best": max(range(len(shown)), key=lambda i: shown[i].score),
+        "steps": sum(e.steps for e in metadata),
+        "best": max(range(len(metadata)), key=lambda i: metadata[i].score),
         "episodes": [
             {
                 "return": e.score,
@@ -114,23 +115,23 @@ def summarize_set(held: catalog.DemoSet) -> dict[str, Any]:
                 "difficulty": e.reel.variant.difficulty if e.reel else None,
                 "audit": asdict(e.audit) if e.audit else None,
             }
-            for e in shown
+            for e in metadata
         ],
-        "actions": count_actions(episodes, how.meanings, description.spec.actions),
-        "origin": {key: value for key, value in how._asdict().items() if key != "meanings"},
+        "actions": count_actions(episodes, origin.meanings, description.spec.actions),
+        "origin": {key: value for key, value in origin._asdict().items() if key != "meanings"},
     }
 
 
 def count_actions(
     episodes: Sequence[Episode], meanings: Sequence[str], num_actions: int
 ) -> dict[str, int]:
-    """How often each action was taken, by its meaning, or by its number where that is unknown."""
-    taken = np.bincount(np.concatenate([e.actions for e in episodes]), minlength=num_actions)
-    return dict(zip(meanings or map(str, range(num_actions)), taken.tolist(), strict=True))
+    """Count each action, by its meaning, or by its index if the meaning is unknown."""
+    counts = np.bincount(np.concatenate([e.actions for e in episodes]), minlength=num_actions)
+    return dict(zip(meanings or map(str, range(num_actions)), counts.tolist(), strict=True))
 
 
 def format_summary(summary: dict[str, Any], description: DemoSetDescription) -> str:
-    """The same for a reader."""
+    """Format the summary of a set as text."""
     parts = [
         f"{make_printable(summary['name'])}: {make_printable(summary['environment'])},"
         f" {pluralize(len(summary['episodes']), 'episode')}, {pluralize(summary['steps'], 'step')}",
@@ -145,44 +146,43 @@ def format_summary(summary: dict[str, Any], description: DemoSetDescription) -> 
 
 
 def _origin_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """Where a set comes from and how it was played."""
-    how = summary["origin"]
+    """Return labels and values about the origin of a set."""
+    origin = summary["origin"]
     lines = [
         ("source", summary["source"]),
         ("folder", summary["path"]),
-        ("made with", how["library"]),
+        ("made with", origin["library"]),
     ]
-    if how["game"]:
-        sticky = f"sticky actions {how['sticky']:g}" if how["sticky"] else "no sticky actions"
-        lines.append(("game", f"{how['game']}, ROM {how['rom'][:12]}"))
-        lines.append(
-            ("played", f"{how['repeat']} frames a step, {sticky}{_format_variants(summary)}")
-        )
-    if how["wrappers"]:
-        lines.append(("wrappers", ", ".join(how["wrappers"])))
+    if origin["game"]:
+        sticky = f"sticky actions {origin['sticky']:g}" if origin["sticky"] else "no sticky actions"
+        settings = f"{origin['repeat']} frames per step, {sticky}{_format_variants(summary)}"
+        lines.append(("game", f"{origin['game']}, ROM {origin['rom'][:12]}"))
+        lines.append(("settings", settings))
+    if origin["wrappers"]:
+        lines.append(("wrappers", ", ".join(origin["wrappers"])))
     return lines
 
 
 def _format_variants(summary: dict[str, Any]) -> str:
-    """The modes and difficulties that were played other than those a game starts with."""
-    chosen = {
-        f", {word} {e[word]}"
-        for word in ("mode", "difficulty")
+    """Format the modes and difficulties that differ from the defaults of the game."""
+    variants = {
+        f", {name} {e[name]}"
+        for name in ("mode", "difficulty")
         for e in summary["episodes"]
-        if e[word] is not None
+        if e[name] is not None
     }
-    return "".join(sorted(chosen, reverse=True))
+    return "".join(sorted(variants, reverse=True))
 
 
 def _format_episodes(description: DemoSetDescription, best: int) -> str:
     rows = []
     for i, e in enumerate(description.episodes):
-        end = "over" if e.terminal else "cut off"
+        end = "game over" if e.terminal else "truncated"
         verified = "yes" if e.is_verified else "no"
         mark = "best" if i == best else ""
         writes = len(e.reel.writes) if e.reel else 0
         replay = format_audit(e.audit) + (f", {pluralize(writes, 'RAM write')}" if writes else "")
         size = format_number(e.score), f"{e.steps:,}", str(e.reel.phase) if e.reel else "-"
         rows.append((str(i), *size, end, verified, mark, replay))
-    head = ("episode", "return", "steps", "phase", "end", "verified", "", "replay")
-    return format_table(head, rows, ">>>><<<<")
+    header = ("episode", "return", "steps", "phase", "end", "verified", "", "replay")
+    return format_table(header, rows, ">>>><<<<")

@@ -21,50 +21,51 @@ from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode, best_episode_index
 from lookfurther.errors import ConfigError, DemonstrationError
+from lookfurther.system.formatting import format_number
 from lookfurther.system.printable import make_printable
 from lookfurther.system.processes import parallel_map
 
-ATARI_FPS, OTHER_FPS = 60.0, 10.0  # frames of a game a second; steps of other environments
-MAX_VIDEO_FPS = 30.0  # pictures a second beyond which some are left out
-MIN_VIDEO_HEIGHT = 420  # pixels that small pictures are enlarged to
-PROGRESS_PERIOD = 200  # steps of an alignment from one line of progress to the next
+ATARI_FPS, OTHER_FPS = 60.0, 10.0  # emulator frames per second; steps of other environments
+MAX_VIDEO_FPS = 30.0  # above it, frames are skipped
+MIN_VIDEO_HEIGHT = 420  # pixels that small frames are enlarged to
+PROGRESS_PERIOD = 200  # steps of an alignment between two progress lines
 
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """Replay every episode of sets: equal, or the first difference."""
+    """Replay every episode of sets and print the first difference."""
 
     names: SetNames = ()
     """the sets"""
     modules: tuple[str, ...] = ()
-    """modules to import first: those that register the environment or hold its wrappers"""
+    """modules to import first, which register the environment or define its wrappers"""
 
 
 @dataclass(frozen=True)
 class PlayOptions:
-    """Make an animated picture or a film of an episode."""
+    """Write an animated GIF or a video of an episode."""
 
     name: SetName = tyro.MISSING
     """the set"""
     out: OutputPath = tyro.MISSING
     """file to write: .gif or .mp4"""
     episode: int = -1
-    """its number; -1: the best"""
+    """index of the episode; -1: the best"""
     begin: int = 0
     """first step shown"""
     end: int = 0
-    """last step shown; 0: the episode's last"""
+    """last step shown; 0: the last of the episode"""
     speed: float = 1.0
-    """how many times as fast as the game"""
+    """speed relative to the game"""
     scale: int = 0
-    """pixels for each of the picture's; 0: chosen from its size"""
+    """integer scale factor; 0: chosen from the frame size"""
     modules: tuple[str, ...] = ()
-    """modules to import first: those that register the environment or hold its wrappers"""
+    """modules to import first, which register the environment or define its wrappers"""
 
 
 @dataclass(frozen=True)
 class AlignOptions:
-    """Play a human's games again with one action in every step."""
+    """Align human episodes to agent steps, with one action per step."""
 
     source: SetName = tyro.MISSING
     """the set"""
@@ -73,67 +74,65 @@ class AlignOptions:
 
 
 def verify_sets(options: VerifyOptions) -> int:
-    """Replay sets; the exit code is that of bad demonstrations where anything differs."""
+    """Replay sets; return the exit code of DemonstrationError if an episode differs."""
     if not options.names:
-        raise ConfigError("verify needs the name of a set: lookfurther demos list has them")
-    differ = sum(_count_mismatches(name, options.modules) for name in options.names)
-    return DemonstrationError.exit_code if differ else 0
+        raise ConfigError("verify needs the name of a set: lookfurther demos list shows them")
+    mismatches = sum(_count_mismatches(name, options.modules) for name in options.names)
+    return DemonstrationError.exit_code if mismatches else 0
 
 
 def _count_mismatches(name_or_path: str, modules: tuple[str, ...]) -> int:
-    """How many episodes of a set differ from their replay; prints each."""
+    """Print the audit of each episode; return the number of episodes that differ."""
     from lookfurther.demos.verify import verify_episode
 
     name, description, episodes = catalog.open_set(name_or_path)
-    environment = catalog.trusted_env_config(description, modules)
-    replay = partial(verify_episode, spec=description.spec, env_config=environment)
-    differ = 0
+    env_config = storage.trusted_env_config(description, modules)
+    replay = partial(verify_episode, spec=description.spec, env_config=env_config)
+    mismatches = 0
     for i, audit in enumerate(parallel_map(replay, episodes)):
-        differ += not audit.verified
-        print(
-            f"{make_printable(name)}, episode {i}: {format_audit(audit)}"
-            f"{_format_forced_import(episodes[i])}",
-            flush=True,
-        )
-    how = f"{differ} of them not equal" if differ else "all equal"
-    print(f"{name}: {pluralize(len(episodes), 'episode')}, {how}")
-    return differ
+        mismatches += not audit.verified
+        result = format_audit(audit) + _format_forced_import(episodes[i])
+        print(f"{make_printable(name)}, episode {i}: {result}", flush=True)
+    result = f"{mismatches} of them not equal" if mismatches else "all equal"
+    print(f"{name}: {pluralize(len(episodes), 'episode')}, {result}")
+    return mismatches
 
 
 def _format_forced_import(episode: Episode) -> str:
-    """What an import by force had to overlook: a replay of what it made cannot show it."""
-    overlooked = episode.audit.mismatch if episode.audit else ""
-    return f", but imported by force: {make_printable(overlooked)}" if overlooked else ""
+    """Format the mismatch that a forced import accepted; a replay of the result cannot show it."""
+    mismatch = episode.audit.mismatch if episode.audit else ""
+    return f", but imported by force: {make_printable(mismatch)}" if mismatch else ""
 
 
-def write_animation(options: PlayOptions) -> int:
-    """Write the animation and say what it shows."""
+def animate_set(options: PlayOptions) -> int:
+    """Write the animation and print a summary."""
     from lookfurther.video.encode import check_video_path
 
     check_video_path(options.out)
     check_writable("OUT", options.out)
-    held = catalog.open_set(options.name)
-    chosen = best_episode_index(held.episodes) if options.episode == -1 else options.episode
-    if not 0 <= chosen < len(held.episodes):
-        raise ConfigError(f"{held.name} has episodes 0 ... {len(held.episodes) - 1}, not {chosen}")
-    steps = animate_episode(options, held, held.episodes[chosen])
-    score = format_number(held.episodes[chosen].score)
-    print(f"{options.out}: {held.name}, episode {chosen}, return {score}, steps {steps}")
+    demo_set = catalog.open_set(options.name)
+    name, episodes = demo_set.name, demo_set.episodes
+    index = best_episode_index(episodes) if options.episode == -1 else options.episode
+    if not 0 <= index < len(episodes):
+        raise ConfigError(f"{name} has episodes 0 ... {len(episodes) - 1}, not {index}")
+    steps = animate_episode(options, demo_set, episodes[index])
+    score = format_number(episodes[index].score)
+    print(f"{options.out}: {name}, episode {index}, return {score}, steps {steps}")
     return 0
 
 
-def animate_episode(options: PlayOptions, held: catalog.DemoSet, episode: Episode) -> str:
-    """Write the animation of an episode; the steps it shows."""
+def animate_episode(options: PlayOptions, demo_set: catalog.DemoSet, episode: Episode) -> str:
+    """Write the animation of an episode and return the range of its steps."""
     from lookfurther.cli.demos.render import render_frames
     from lookfurther.video.encode import check_gif_length, write_animation
 
-    environment = catalog.trusted_env_config(held.description, options.modules)
-    rate = ATARI_FPS / environment.action_repeat if episode.input_log else OTHER_FPS
+    env_config = storage.trusted_env_config(demo_set.description, options.modules)
+    rate = ATARI_FPS / env_config.action_repeat if episode.input_log else OTHER_FPS
     steps, fps = select_steps(options, len(episode), rate)
     check_gif_length(options.out, len(steps))
-    drawn = iter(render_frames(episode, held.description.spec, environment, steps))
-    first = next(drawn)
-    frames = itertools.chain([first], drawn)
+    rendered = iter(render_frames(episode, demo_set.description.spec, env_config, steps))
+    first = next(rendered)
+    frames = itertools.chain([first], rendered)
     scale = options.scale or max(1, round(MIN_VIDEO_HEIGHT / len(first)))
     returns = [0.0, *episode.rewards.cumsum(dtype=float).tolist()]
     captions = [f"score {format_number(returns[step])}   step {step:,}" for step in steps]
@@ -142,10 +141,10 @@ def animate_episode(options: PlayOptions, held: catalog.DemoSet, episode: Episod
 
 
 def select_steps(options: PlayOptions, length: int, rate: float) -> tuple[list[int], float]:
-    """The steps to show, and how many of them a second."""
+    """Return the steps to show and the frame rate."""
     end = options.end or length
     if not 0 <= options.begin < end <= length:
-        raise ConfigError(f"--begin and --end must lie in 0 ... {length}, in this order")
+        raise ConfigError(f"--begin and --end must be in 0 ... {length}, in this order")
     if not 0 < options.speed <= 1000:
         raise ConfigError(f"--speed must be above 0 and at most 1000, not {options.speed:g}")
     stride = math.ceil(rate * options.speed / MAX_VIDEO_FPS)
@@ -153,90 +152,84 @@ def select_steps(options: PlayOptions, length: int, rate: float) -> tuple[list[i
 
 
 def align_set(options: AlignOptions) -> int:
-    """Save a new set; what cannot be played so is in it as it was."""
-    name, held = catalog.new_set_id(options.name), catalog.open_set(options.source)
-    environment = storage.recorded_env_config(held.description)
-    check_alignable(held, environment)
-    numbered = list(enumerate(held.episodes))
-    work = partial(try_align, held.name, held.description.spec.env, environment.action_repeat)
-    found = list(parallel_map(work, numbered))
-    if not any(found):
-        raise DemonstrationError(f"no episode of {held.name} could be aligned: use it as it is")
-    episodes = [new or old for new, old in zip(found, held.episodes, strict=True)]
-    source = f"aligned from {held.name}"
-    place = storage.save_episodes(
-        name, episodes, held.description.spec, source, env_config=environment
-    )
-    print_saved_set(name, episodes, place)
+    """Save a new set; an episode that cannot be aligned is kept unchanged."""
+    name, demo_set = catalog.new_set_id(options.name), catalog.open_set(options.source)
+    spec, env_config = demo_set.description.spec, storage.recorded_env_config(demo_set.description)
+    check_alignable(demo_set, env_config)
+    align = partial(try_align, demo_set.name, spec.env, env_config.action_repeat)
+    aligned = list(parallel_map(align, list(enumerate(demo_set.episodes))))
+    if not any(aligned):
+        raise DemonstrationError(f"no episode of {demo_set.name} could be aligned: use it as it is")
+    episodes = [new or old for new, old in zip(aligned, demo_set.episodes, strict=True)]
+    source = f"aligned from {demo_set.name}"
+    path = storage.save_episodes(name, episodes, spec, source, env_config=env_config)
+    print_saved_set(name, episodes, path)
     return 0
 
 
-def check_alignable(held: catalog.DemoSet, env_config: EnvConfig) -> None:
-    """Refuse a set in which there is nothing to align, or no way to."""
-    if not held.description.origin.game:
-        raise DemonstrationError(f"{held.name} is not of an Atari game: only those are aligned")
+def check_alignable(demo_set: catalog.DemoSet, env_config: EnvConfig) -> None:
+    """Raise if alignment is impossible or not needed."""
+    name, repeat = demo_set.name, env_config.action_repeat
+    if not demo_set.description.origin.game:
+        raise DemonstrationError(f"{name} is not of an Atari game: only those can be aligned")
     if env_config.sticky_prob:
-        raise DemonstrationError(f"{held.name} has sticky actions: such games cannot be aligned")
-    if not any(
-        count_ambiguous_steps(episode, env_config.action_repeat) for episode in held.episodes
-    ):
-        raise DemonstrationError(f"{held.name} has one action in every step: use it as it is")
+        raise DemonstrationError(f"{name} has sticky actions: such games cannot be aligned")
+    if not any(count_ambiguous(episode, repeat) for episode in demo_set.episodes):
+        raise DemonstrationError(f"{name} has one action in every step: use it as it is")
 
 
-def count_ambiguous_steps(episode: Episode, action_repeat: int) -> int:
-    """How many steps of an episode hold more than one action."""
+def count_ambiguous(episode: Episode, action_repeat: int) -> int:
+    """Count the steps of an episode that hold several actions; none without an input log."""
     from lookfurther.demos.playback import count_ambiguous_steps
 
     return count_ambiguous_steps(episode.input_log, action_repeat) if episode.input_log else 0
 
 
 def try_align(
-    label: str, env: str, action_repeat: int, numbered: tuple[int, Episode]
+    set_name: str, env: str, action_repeat: int, numbered: tuple[int, Episode]
 ) -> Episode | None:
-    """One episode with one action a step, None to keep it as it was; says which."""
-    from lookfurther.demos.align import (
-        AlignmentLost,
-        align_episode,
-        hold_episode_actions,
-        imitation_score,
-        verified_episode,
-    )
+    """Return the episode with one action per step, or None to keep it; print the outcome."""
+    from lookfurther.demos.align import hold_episode_actions, imitation_score, verified_episode
 
-    i, episode = numbered
-    label = f"{label}, episode {i}"
-    before = count_ambiguous_steps(episode, action_repeat)
-    if not before:
+    index, episode = numbered
+    label = f"{set_name}, episode {index}"
+    count = count_ambiguous(episode, action_repeat)
+    ambiguous = pluralize(count, "ambiguous step")
+    if not count:
         print(f"{label}: one action in every step, kept as it is", flush=True)
         return None
 
-    own = imitation_score(episode, env, action_repeat)
-    if own == episode.score:
-        print(f"{label}: its own actions, one in every step, give {format_number(own)}", flush=True)
-        return verified_episode(
-            hold_episode_actions(episode, env, action_repeat), env, action_repeat
-        )
-    gave = f"{pluralize(before, 'ambiguous block')}, whose actions give {format_number(own)}"
-    print(f"{label}: {format_episode_size(episode)}; {gave}: searching", flush=True)
+    own_score = imitation_score(episode, env, action_repeat)
+    own = format_number(own_score)
+    if own_score == episode.score:
+        print(f"{label}: its own actions, one per step, give {own}", flush=True)
+        held = hold_episode_actions(episode, env, action_repeat)
+        return verified_episode(held, env, action_repeat)
+    size = format_episode_size(episode)
+    print(f"{label}: {size}; {ambiguous}, whose actions give {own}: searching", flush=True)
 
-    def say(step: int, steps: int) -> None:
+    aligned = _search_alignment(label, episode, env, action_repeat)
+    if aligned is None:
+        return None
+    if aligned.score <= own_score:
+        scores = f"its own actions give {own}, aligned ones {format_number(aligned.score)}"
+        print(f"{label}: {scores}, kept as it is: {size}", flush=True)
+        return None
+    result = f"{format_episode_size(aligned)}, of {format_number(episode.score)}"
+    print(f"{label}: {result}; {ambiguous} before, whose actions gave {own}, none now", flush=True)
+    return aligned
+
+
+def _search_alignment(label: str, episode: Episode, env: str, action_repeat: int) -> Episode | None:
+    """Align an episode and print the progress; return None if the search fails."""
+    from lookfurther.demos.align import AlignmentLost, align_episode
+
+    def print_progress(step: int, steps: int) -> None:
         if step % PROGRESS_PERIOD == 0 or step == steps:
             print(f"{label}: step {step:,} of {steps:,}", flush=True)
 
     try:
-        new = align_episode(episode, env, action_repeat, say)
+        return align_episode(episode, env, action_repeat, print_progress)
     except AlignmentLost as error:
         print(f"{label}: {error}, kept as it is: {format_episode_size(episode)}", flush=True)
         return None
-    if new.score <= own:
-        better = (
-            f"its own actions give {format_number(own)}, aligned ones {format_number(new.score)}"
-        )
-        print(f"{label}: {better}, kept as it is: {format_episode_size(episode)}", flush=True)
-        return None
-    blocks = pluralize(before, "ambiguous block")
-    gave = f"{blocks} before, whose actions gave {format_number(own)}, none now"
-    print(
-        f"{label}: {format_episode_size(new)}, of {format_number(episode.score)}; {gave}",
-        flush=True,
-    )
-    return new

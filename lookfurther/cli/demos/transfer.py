@@ -23,6 +23,7 @@ from lookfurther.demos.importers import ImportedDemos, action_sequence
 from lookfurther.demos.metadata import check_same_origin
 from lookfurther.demos.playback import count_ambiguous_steps
 from lookfurther.errors import ConfigError, DemonstrationError
+from lookfurther.system.formatting import format_number
 from lookfurther.system.processes import parallel_map
 from lookfurther.validation import validate
 
@@ -31,44 +32,44 @@ RECORDING_SUFFIXES = (".demo", ".npz", ".hdf5")
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """Bring recordings from elsewhere into a new set, each replayed first."""
+    """Import recordings of other tools into a new set, after a replay of each."""
 
     files: InputFiles = ()
-    """openai/atari-demo's .demo, action sequences .npz, Minari datasets; or folders of them"""
+    """openai/atari-demo files, action sequences (.npz), Minari datasets, or folders of them"""
     name: str = ""
     """the new set, such as montezuma or montezuma/human-v0"""
     env: str = ""
-    """environment id, where a file does not tell its own"""
+    """environment id, if a file does not name its own"""
     force: Flag = False
-    """take what does not replay as recorded too; its audit will say so"""
+    """also import episodes that do not replay as recorded; their audit holds the mismatch"""
     modules: tuple[str, ...] = ()
-    """modules to import first: those that register the environment or hold its wrappers"""
+    """modules to import first, which register the environment or define its wrappers"""
     environment: EnvConfig = field(default_factory=EnvConfig)
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Write a set's Atari episodes as action sequences, a file each."""
+    """Write the Atari episodes of a set as action sequences, one file each."""
 
     name: SetName = tyro.MISSING
     """the set"""
     out: OutputPath = tyro.MISSING
-    """FILE.npz; of several episodes, the number of each follows: FILE-0.npz, FILE-1.npz"""
+    """FILE.npz; several episodes are numbered: FILE-0.npz, FILE-1.npz"""
 
 
 @dataclass(frozen=True)
 class MergeOptions:
-    """Put the episodes of several sets into a new one."""
+    """Merge the episodes of several sets into a new one."""
 
     sources: SetNames = ()
-    """the sets, of one environment played in one way"""
+    """the sets, of one environment with the same settings"""
     name: str = ""
     """the new set"""
 
 
 def import_files(options: ImportOptions) -> int:
-    """Read every file, a process for each core, and save all of them or none."""
-    paths = [path for given in options.files for path in find_recordings(given)]
+    """Read all files, with one process per core, and save all of them or none."""
+    paths = [path for file in options.files for path in find_recordings(file)]
     if not paths:
         raise ConfigError("import needs a file, such as lookfurther demos import Pong.demo")
     name = catalog.new_set_id(options.name)
@@ -80,39 +81,35 @@ def import_files(options: ImportOptions) -> int:
         force=options.force,
         modules=options.modules,
     )
-    found: list[ImportedDemos] = []
-    for path, imported in zip(paths, parallel_map(reader, paths), strict=True):
-        found.append(imported)
-        _check_same_env(paths[0], found[0], path, imported)
-        for i, episode in enumerate(imported.episodes):
-            label = path.name if len(imported.episodes) == 1 else f"{path.name}, episode {i}"
-            print(
-                format_audited_episode(label, episode)
-                + _format_phase_gain(episode, imported.env_config),
-                flush=True,
-            )
-    episodes = [episode for one in found for episode in one.episodes]
-    spec, environment = found[0].spec, found[0].env_config
-    place = storage.save_episodes(
-        name, episodes, spec, f"import of {_join_names(paths)}", env_config=environment
-    )
-    print_saved_set(name, episodes, place)
+    imported: list[ImportedDemos] = []
+    for path, demos in zip(paths, parallel_map(reader, paths), strict=True):
+        imported.append(demos)
+        _check_same_env(paths[0], imported[0], path, demos)
+        for i, episode in enumerate(demos.episodes):
+            label = path.name if len(demos.episodes) == 1 else f"{path.name}, episode {i}"
+            gain = _format_phase_gain(episode, demos.env_config)
+            print(format_audited_episode(label, episode) + gain, flush=True)
+    episodes = [episode for demos in imported for episode in demos.episodes]
+    source = f"import of {_join_names(paths)}"
+    env_config = imported[0].env_config
+    saved = storage.save_episodes(name, episodes, imported[0].spec, source, env_config=env_config)
+    print_saved_set(name, episodes, saved)
     return 0
 
 
 def check_env_config(env_config: EnvConfig) -> None:
-    """Refuse settings that no training could have."""
+    """Raise a ConfigError if training would reject the settings."""
     validate(replace(Config(), env="any", demos=("any",), environment=env_config))
 
 
 def find_recordings(path: Path) -> list[Path]:
-    """The recordings a path stands for: itself, a Minari dataset, or all in a folder."""
+    """Return the path of a file or Minari dataset, or the recordings in a folder."""
     if not path.is_dir() or (path / "data").is_dir() or (path / "main_data.hdf5").is_file():
         return [path]
-    inside = sorted(file for file in path.iterdir() if file.suffix in RECORDING_SUFFIXES)
-    if not inside:
-        raise DemonstrationError(f"{path} holds none of {', '.join(RECORDING_SUFFIXES)}")
-    return inside
+    files = sorted(file for file in path.iterdir() if file.suffix in RECORDING_SUFFIXES)
+    if not files:
+        raise DemonstrationError(f"{path} holds no {', '.join(RECORDING_SUFFIXES)} file")
+    return files
 
 
 def _check_same_env(
@@ -121,48 +118,50 @@ def _check_same_env(
     if (first_demos.spec, first_demos.env_config) != (demos.spec, demos.env_config):
         raise DemonstrationError(
             f"{path} is of {demos.spec.env}, {first_path} of {first_demos.spec.env},"
-            " or played in another way:"
-            " import them into sets of their own"
+            " or their settings differ: import them into separate sets"
         )
 
 
 def _format_phase_gain(episode: Episode, env_config: EnvConfig) -> str:
-    """How many more steps would hold several actions if the first step was a whole one."""
-    tape = episode.input_log
-    if tape is None or tape.phase == 0:
+    """Format the number of ambiguous steps at phase 0, if another phase was chosen."""
+    log = episode.input_log
+    if log is None or log.phase == 0:
         return ""
-    several = count_ambiguous_steps(dataclasses.replace(tape, phase=0), env_config.action_repeat)
-    return f"; {pluralize(several, 'ambiguous block')} at phase 0"
+    ambiguous = count_ambiguous_steps(dataclasses.replace(log, phase=0), env_config.action_repeat)
+    return f"; {pluralize(ambiguous, 'ambiguous step')} at phase 0"
 
 
 def _join_names(paths: Sequence[Path]) -> str:
-    """A few names, and how many more there are."""
     names = ", ".join(path.name for path in paths[:3])
     return names + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
 
 
 def print_saved_set(name: str, episodes: Sequence[Episode], path: Path) -> None:
-    """Say what a new set is called, where it is and what for."""
-    top = format_number(max(episode.score for episode in episodes))
-    print(f"{name}: {pluralize(len(episodes), 'episode')}, best return {top}, in {path}")
-    if several := sum(episode.audit.ambiguous for episode in episodes if episode.audit):
-        mend = f"lookfurther demos align {name} --name NEW"
-        print(f"{pluralize(several, 'step')} with several actions, as no agent has them: {mend}")
-    print(f"look at it with lookfurther demos show {name}, train with --demos {name}")
+    """Print the name, size and folder of a new set, and commands that use it."""
+    best = format_number(max(episode.score for episode in episodes))
+    print(f"{name}: {pluralize(len(episodes), 'episode')}, best return {best}, in {path}")
+    if ambiguous := sum(episode.audit.ambiguous for episode in episodes if episode.audit):
+        print(
+            f"{pluralize(ambiguous, 'ambiguous step')}: they mix several actions, which an agent"
+            f" cannot do; run lookfurther demos align {name} --name NEW"
+        )
+    print(f"inspect it with lookfurther demos show {name}, train with --demos {name}")
 
 
 def export_set(options: ExportOptions) -> int:
-    """Write the files and say which."""
+    """Write the files and print their names."""
     if options.out.suffix != ".npz":
         raise ConfigError(f"{options.out} must end in .npz")
     name, description, episodes = catalog.open_set(options.name)
     if not description.origin.game:
         raise DemonstrationError(
-            f"{name} is of {description.spec.env}, and only Atari episodes are action sequences:"
-            f" {catalog.set_path(name)} is a Minari dataset, to be copied as it is"
+            f"{name} is of {description.spec.env}, and only Atari episodes can be action sequences:"
+            f" copy the Minari dataset {catalog.set_path(name)} instead"
         )
     if description.origin.sticky:
-        raise DemonstrationError(f"{name} has sticky actions, which no action sequence can say")
+        raise DemonstrationError(
+            f"{name} has sticky actions, which an action sequence cannot store"
+        )
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for i, episode in enumerate(episodes):
         out = options.out
@@ -175,17 +174,17 @@ def export_set(options: ExportOptions) -> int:
 
 
 def merge_sets(options: MergeOptions) -> int:
-    """Write the new set; the old ones stay."""
+    """Save a new set and keep the old ones."""
     if not options.sources:
-        raise ConfigError("merge needs the names of the sets: lookfurther demos list has them")
+        raise ConfigError("merge needs the names of the sets: lookfurther demos list shows them")
     name = catalog.new_set_id(options.name)
-    held = [catalog.open_set(source) for source in options.sources]
-    first = held[0].description
-    for one in held[1:]:
-        check_same_origin(one.name, one.description, first)
-    episodes = [episode for one in held for episode in one.episodes]
-    source = f"merged from {', '.join(one.name for one in held)}"
-    how = storage.recorded_env_config(first)
-    place = storage.save_episodes(name, episodes, first.spec, source, env_config=how)
-    print_saved_set(name, episodes, place)
+    demo_sets = [catalog.open_set(source) for source in options.sources]
+    first = demo_sets[0].description
+    for demo_set in demo_sets[1:]:
+        check_same_origin(demo_set.name, demo_set.description, first)
+    episodes = [episode for demo_set in demo_sets for episode in demo_set.episodes]
+    source = f"merged from {', '.join(demo_set.name for demo_set in demo_sets)}"
+    env_config = storage.recorded_env_config(first)
+    path = storage.save_episodes(name, episodes, first.spec, source, env_config=env_config)
+    print_saved_set(name, episodes, path)
     return 0

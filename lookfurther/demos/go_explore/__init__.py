@@ -1,10 +1,9 @@
-"""Demonstrations without a demonstrator: Go-Explore's first phase (Ecoffet et al., 2019).
+"""Demonstrations by search: the first phase of Go-Explore (Ecoffet et al., 2019).
 
-An archive holds the best known way to each cell, a cell being all screens that look alike when
-small and grey. Again and again a seldom seen cell is chosen, its saved state restored, and random
-actions lead on from there; new cells and better ways to old ones enter the archive. It works
-because the emulator can be put back; what it finds is an ordinary sequence of actions from
-power-on, which needs no saved state to be played again.
+A cell is the set of all screens that look alike when small and gray. The archive holds the best
+known trajectory to each cell. The search repeatedly chooses a cell with few visits, restores its
+saved state and explores from there with random actions; new cells and better trajectories enter the
+archive. Only the search restores states: its result is a sequence of actions from power-on.
 """
 
 from __future__ import annotations
@@ -35,41 +34,41 @@ from lookfurther.envs.factory import find_game
 from lookfurther.errors import ConfigError, DemonstrationError, EnvironmentFault
 from lookfurther.system.processes import count_cores
 
-EXPLORATIONS_PER_BATCH = 8  # trips begun at a time: about half a second
+EXPLORATIONS_PER_BATCH = 8  # about half a second of work
 
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """Find demonstrations of an Atari game without a player, by exploring from saved states."""
+    """Settings of a search."""
 
     env: str
     """the game, such as ALE/MontezumaRevenge-v5"""
-    budget: int = 10_000_000
+    frames: int = 10_000_000
     """emulator frames to play"""
     minutes: float = 0.0
-    """stop after so many minutes even if frames are left; 0: never"""
+    """stop after this many minutes even if frames are left; 0: no limit"""
     processes: int = 0
-    """processes that explore; 0: one for each core. Only with 1 does a seed repeat a search"""
+    """worker processes; 0: one per core. The search is reproducible from its seed only with 1"""
     seed: int = 0
-    """of the choices of cells and actions"""
+    """seed of the choices of cells and actions"""
     episodes: int = 1
-    """how many plays to keep, no two of them alike in their first half"""
+    """episodes to return, no two with the same first half"""
 
     def __post_init__(self) -> None:
-        least = {"budget": 1, "minutes": 0, "processes": 0, "seed": 0, "episodes": 1}
-        for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise ConfigError(f"{name} must be at least {bound}, not {getattr(self, name)}")
+        minimums = {"frames": 1, "minutes": 0, "processes": 0, "seed": 0, "episodes": 1}
+        for name, minimum in minimums.items():
+            if getattr(self, name) < minimum:
+                raise ConfigError(f"{name} must be at least {minimum}, not {getattr(self, name)}")
 
 
 class SearchProgress(NamedTuple):
-    """How far a search has come."""
+    """Progress of a search."""
 
     frames: int  # emulator frames played
     seconds: float
     num_cells: int
-    best_score: float  # of the best play so far
-    best_steps: int  # it took to its last reward
+    best_score: float
+    best_steps: int  # steps of the best trajectory to its last reward
 
 
 ProgressCallback = Callable[[SearchProgress], None]
@@ -77,84 +76,81 @@ ProgressCallback = Callable[[SearchProgress], None]
 
 def search_input_logs(
     env: str,
-    budget: int,
+    frames: int,
     processes: int = 0,
     seed: int = 0,
     on_progress: ProgressCallback | None = None,
 ) -> list[InputLog]:
-    """The best play found within so many emulator frames; empty if nothing was ever scored."""
-    options = SearchConfig(env, budget, processes=processes, seed=seed)
-    return [
-        entry_to_input_log(entry, env)
-        for entry in explore_game(_game_factory(options), options, on_progress)
-    ]
+    """Return the best input log found within `frames` emulator frames; none if nothing scored."""
+    config = SearchConfig(env, frames, processes=processes, seed=seed)
+    entries = explore_game(_game_factory(config), config, on_progress)
+    return [entry_to_input_log(entry, env) for entry in entries]
 
 
 def run_search(config: SearchConfig, on_progress: ProgressCallback | None = None) -> list[Episode]:
-    """The plays of a search as verified demonstrations, best first."""
-    played = 0
+    """Search, and return the best episodes as verified demonstrations, best first."""
+    frames = 0
 
-    def follow(progress: SearchProgress) -> None:
-        nonlocal played
-        played = progress.frames
+    def count_frames(progress: SearchProgress) -> None:
+        nonlocal frames
+        frames = progress.frames
         if on_progress:
             on_progress(progress)
 
-    found = explore_game(_game_factory(config), config, follow)
-    if not found:
-        more = f"give more than {config.budget:,} frames"
-        if config.minutes and played < config.budget:
-            more = f"give more than {config.minutes:g} minutes, or a faster machine"
-        raise DemonstrationError(f"nothing was scored in {config.env} in {played:,} frames: {more}")
-    return [_unroll_verified(entry_to_input_log(entry, config.env), config.env) for entry in found]
+    env = config.env
+    entries = explore_game(_game_factory(config), config, count_frames)
+    if not entries:
+        fix = f"give more than {config.frames:,} frames"
+        if config.minutes and frames < config.frames:
+            fix = f"give more than {config.minutes:g} minutes, or a faster machine"
+        raise DemonstrationError(f"nothing was scored in {env} in {frames:,} frames: {fix}")
+    return [_unroll_verified(entry_to_input_log(entry, env), env) for entry in entries]
 
 
 def explore_game(
     make_game: GameFactory, config: SearchConfig, on_progress: ProgressCallback | None
 ) -> list[ArchiveEntry]:
-    """Search the game that `build` makes; the best plays first.
+    """Search a game; return the best archive entries first.
 
-    Ctrl-C ends a search early: what it has found so far is kept.
+    Ctrl-C ends the search early and keeps the results so far.
     """
     game = make_game()
-    archive = Archive(game.reset(), game.state())
+    archive = Archive(game.reset(), game.save_state())
     seeds = np.random.SeedSequence(config.seed).spawn(1 + (config.processes or count_cores()))
-    random = np.random.default_rng(seeds[0])
-    made = iter_explorations(
-        make_game, seeds[1:], lambda: archive.sample_starts(random, EXPLORATIONS_PER_BATCH)
+    rng = np.random.default_rng(seeds[0])
+    explorations = iter_explorations(
+        make_game, seeds[1:], lambda: archive.sample_starts(rng, EXPLORATIONS_PER_BATCH)
     )
-    begun, frames = time.monotonic(), 0
-    limit = 60 * config.minutes or math.inf
-    with contextlib.closing(made), contextlib.suppress(KeyboardInterrupt):
-        for start, trip in made:
-            archive.add(start, trip)
-            frames += FRAMES_PER_STEP * len(trip.actions)
-            top, seconds = archive.best_entry, time.monotonic() - begun
+    start_time, frames = time.monotonic(), 0
+    max_seconds = 60 * config.minutes or math.inf
+    with contextlib.closing(explorations), contextlib.suppress(KeyboardInterrupt):
+        for start, exploration in explorations:
+            archive.add(start, exploration)
+            frames += FRAMES_PER_STEP * len(exploration.actions)
+            best, seconds = archive.best_entry, time.monotonic() - start_time
             if on_progress:
                 on_progress(
-                    SearchProgress(frames, seconds, len(archive), top.score, top.last_reward_step)
+                    SearchProgress(frames, seconds, len(archive), best.score, best.last_reward_step)
                 )
-            if frames >= config.budget or seconds >= limit:
+            if frames >= config.frames or seconds >= max_seconds:
                 break
     return archive.best_entries(config.episodes)
 
 
 def entry_to_input_log(entry: ArchiveEntry, env: str) -> InputLog:
-    """A play as a tape that ends TAIL steps after the last reward, or with the game.
+    """Convert an entry to an input log that ends TAIL_STEPS after the last reward or with the game.
 
-    What follows is a random walk, and L_IM would imitate it.
+    Later steps are a random walk, which L_IM would imitate.
     """
-    steps = np.frombuffer(
-        actions_from_power_on(entry.trajectory)[: entry.last_reward_step + TAIL_STEPS], np.uint8
-    )
-    whole = InputLog(np.repeat(steps, FRAMES_PER_STEP))
-    rewards = list(play_log(whole, Emulator(env, FRAMES_PER_STEP)))
+    actions = actions_from_power_on(entry.trajectory)[: entry.last_reward_step + TAIL_STEPS]
+    log = InputLog(np.repeat(np.frombuffer(actions, np.uint8), FRAMES_PER_STEP))
+    rewards = list(play_log(log, Emulator(env, FRAMES_PER_STEP)))
     if sum(rewards) != entry.score:
         raise EnvironmentFault(
-            f"{env}: a play of {entry.score:g} points gives {sum(rewards):g} when played again:"
-            " its saved states do not hold all of the game"
+            f"{env}: a trajectory of {entry.score:g} points gives {sum(rewards):g} when replayed:"
+            " the saved states do not hold the whole game"
         )
-    return dataclasses.replace(whole, frame_actions=whole.frame_actions[: len(rewards)])
+    return dataclasses.replace(log, frame_actions=log.frame_actions[: len(rewards)])
 
 
 def _game_factory(config: SearchConfig) -> GameFactory:
@@ -164,6 +160,6 @@ def _game_factory(config: SearchConfig) -> GameFactory:
 
 def _unroll_verified(input_log: InputLog, env: str) -> Episode:
     episode = episode_from_log(input_log, env, FRAMES_PER_STEP)
-    checks = {"score": 1}  # `tape` has compared it with that of the search
+    checks = {"score": 1}  # compared by `entry_to_input_log`
     audit = Audit(True, episode.score, episode.score, len(input_log.frame_actions), 0, "", checks)
     return dataclasses.replace(episode, audit=audit)

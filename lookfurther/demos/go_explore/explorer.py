@@ -1,4 +1,4 @@
-"""Random play from a saved state, and what it came upon."""
+"""Random play from a saved state."""
 
 from __future__ import annotations
 
@@ -8,34 +8,32 @@ import numpy as np
 
 from lookfurther.demos.go_explore.archive import CellVisit, Exploration
 
-EXPLORATION_STEPS = 100  # length of a trip
-MEAN_HOLD_STEPS = 20  # steps an action is held, on average
-MIN_SURVIVED_STEPS = (
-    8  # steps a cell must be survived for to count: a fall is doomed before it ends
-)
+EXPLORATION_STEPS = 100
+MEAN_HOLD_STEPS = 20  # mean number of steps that an action is held
+MIN_SURVIVED_STEPS = 8  # after a cell for it to count: a fall is fatal before it ends
 
 
 class GameStep(NamedTuple):
-    """What a step of a game shows."""
+    """The result of one step of a game."""
 
     cell: bytes
     reward: float
-    done: bool  # a life or the game ended: there is nothing to explore from here
+    done: bool  # a life or the game ended
 
 
 class ExplorationGame(Protocol):
-    """A deterministic game whose state can be saved and brought back."""
+    """A deterministic game whose state can be saved and restored."""
 
     @property
     def actions(self) -> tuple[int, ...]: ...
     def reset(self) -> bytes: ...  # the first cell
     def step(self, action: int) -> GameStep: ...
-    def state(self) -> bytes: ...
-    def restore(self, state: bytes) -> None: ...
+    def save_state(self) -> bytes: ...
+    def restore_state(self, state: bytes) -> None: ...
 
 
 class ExplorationStart(NamedTuple):
-    """Where a trip begins: an entry of the archive without its past."""
+    """The start of an exploration: an archive entry without its trajectory."""
 
     score: float
     steps: int
@@ -43,45 +41,46 @@ class ExplorationStart(NamedTuple):
 
 
 class Explorer:
-    """Makes trips, and remembers the best ways it found so as to report better ones alone."""
+    """Explores from saved states; reports a cell only if its trajectory there is a better one."""
 
     def __init__(self, game: ExplorationGame, seed: np.random.SeedSequence) -> None:
         self.game = game
         self.rng = np.random.default_rng(seed)
-        self.best_ranks: dict[bytes, tuple[float, int]] = {}  # cell: rank of the way to it
+        self.best_ranks: dict[bytes, tuple[float, int]] = {}  # cell -> `ArchiveEntry.cell_rank`
 
     def explore(self, start: ExplorationStart) -> Exploration:
-        """Random actions, each held for a while, until an end or for STEPS steps."""
-        self.game.restore(start.state)
-        score, rewarded, over = start.score, 0, False
-        taken = bytearray()
+        """Play random actions for EXPLORATION_STEPS or until a life or the game ends."""
+        self.game.restore_state(start.state)
+        score, last_reward_step, done = start.score, 0, False
+        actions = bytearray()
         cells: set[bytes] = set()
-        finds: dict[bytes, CellVisit] = {}
+        visits: dict[bytes, CellVisit] = {}
         ranks: dict[bytes, tuple[float, int]] = {}
         for action in sample_held_actions(self.rng, self.game.actions, EXPLORATION_STEPS):
-            cell, reward, over = self.game.step(action)
-            taken.append(action)
+            cell, reward, done = self.game.step(action)
+            actions.append(action)
+            steps = len(actions)
             score += reward
-            rewarded = len(taken) if reward else rewarded
-            if over:
+            last_reward_step = steps if reward else last_reward_step
+            if done:
                 break
             cells.add(cell)
-            rank = score, -start.steps - len(taken)
-            before = ranks.get(cell) or self.best_ranks.get(cell)
-            if before is None or rank > before:
+            rank = score, -start.steps - steps
+            best_rank = ranks.get(cell) or self.best_ranks.get(cell)
+            if best_rank is None or rank > best_rank:
                 ranks[cell] = rank
-                finds[cell] = CellVisit(cell, len(taken), score, rewarded, self.game.state())
-        end = CellVisit(b"", len(taken), score, rewarded, b"") if over else None
-        finds = {
-            c: find for c, find in finds.items() if find.steps <= len(taken) - MIN_SURVIVED_STEPS
-        }
-        self.best_ranks |= {cell: ranks[cell] for cell in finds}
-        return Exploration(bytes(taken), cells, list(finds.values()), end)
+                state = self.game.save_state()
+                visits[cell] = CellVisit(cell, steps, score, last_reward_step, state)
+        final = CellVisit(b"", len(actions), score, last_reward_step, b"") if done else None
+        last_step = len(actions) - MIN_SURVIVED_STEPS
+        survived = {cell: visit for cell, visit in visits.items() if visit.steps <= last_step}
+        self.best_ranks |= {cell: ranks[cell] for cell in survived}
+        return Exploration(bytes(actions), cells, list(survived.values()), final)
 
 
 def sample_held_actions(
     rng: np.random.Generator, actions: tuple[int, ...], steps: int
 ) -> list[int]:
-    """So many random actions, each held for a random number of steps."""
+    """Sample random actions, each held for a geometrically distributed number of steps."""
     holds = rng.geometric(1 / MEAN_HOLD_STEPS, steps)
     return np.repeat(rng.choice(actions, steps), holds)[:steps].tolist()

@@ -1,4 +1,8 @@
-"""Explorers in this process or in processes of their own."""
+"""Run explorers in this process or in worker processes.
+
+Pipes instead of concurrent.futures: an explorer stays in its worker with its seed and best ranks, a
+worker that dies is reported with its exit code, and the end of a search kills workers at once.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +21,15 @@ from lookfurther.demos.go_explore.explorer import ExplorationGame, ExplorationSt
 from lookfurther.errors import EnvironmentFault
 from lookfurther.system.processes import safe_import_path
 
-GameFactory = Callable[[], ExplorationGame]  # must pickle where there are several processes
-StartSampler = Callable[[], list[ArchiveEntry]]  # gives the starts of a few trips
+GameFactory = Callable[[], ExplorationGame]  # must be picklable for several processes
+StartSampler = Callable[[], list[ArchiveEntry]]  # samples the starts of a batch
 Explorations = Generator[tuple[ArchiveEntry, Exploration]]  # each with its start
 
 
 def iter_explorations(
     make_game: GameFactory, seeds: Sequence[np.random.SeedSequence], sample_starts: StartSampler
 ) -> Explorations:
-    """Trips without end, by one explorer for each seed."""
+    """Yield explorations without end, made by one explorer per seed."""
     if len(seeds) == 1:
         return _explore_in_this_process(Explorer(make_game(), seeds[0]), sample_starts)
     return _explore_in_workers(make_game, seeds, sample_starts)
@@ -40,18 +44,16 @@ def _explore_in_this_process(explorer: Explorer, sample_starts: StartSampler) ->
 def _explore_in_workers(
     make_game: GameFactory, seeds: Sequence[np.random.SeedSequence], sample_starts: StartSampler
 ) -> Explorations:
-    """Whoever has come back is sent out again before its trips are given on."""
+    """Send a worker its next batch before its results are yielded, so that it never waits."""
     with contextlib.ExitStack() as stack:
-        crew = dict(stack.enter_context(_start_worker(make_game, seed)) for seed in seeds)
-        given: dict[Connection, list[ArchiveEntry]] = {}
-        for pipe in crew:
-            given[pipe] = _send_starts(pipe, sample_starts())
+        workers = dict(stack.enter_context(_start_worker(make_game, seed)) for seed in seeds)
+        starts = {pipe: _send_starts(pipe, sample_starts()) for pipe in workers}
         while True:
-            for pipe in wait(list(crew)):
+            for pipe in wait(list(workers)):
                 assert isinstance(pipe, Connection)
-                made, starts = _receive_explorations(pipe, crew[pipe]), given[pipe]
-                given[pipe] = _send_starts(pipe, sample_starts())
-                yield from zip(starts, made, strict=True)
+                explorations = _receive_explorations(pipe, workers[pipe])
+                finished, starts[pipe] = starts[pipe], _send_starts(pipe, sample_starts())
+                yield from zip(finished, explorations, strict=True)
 
 
 def _to_start(entry: ArchiveEntry) -> ExplorationStart:
@@ -64,44 +66,44 @@ def _send_starts(pipe: Connection, entries: list[ArchiveEntry]) -> list[ArchiveE
 
 
 def _receive_explorations(pipe: Connection, process: SpawnProcess) -> list[Exploration]:
-    """The trips of a batch, or the fault that ended them."""
+    """Receive a batch of explorations; raise if the worker failed or died."""
     try:
-        answer = pipe.recv()
+        response = pipe.recv()
     except (EOFError, ConnectionError):
         process.join()
         raise EnvironmentFault(f"a search process died (exit code {process.exitcode})") from None
-    if isinstance(answer, str):
-        raise EnvironmentFault(f"a search process failed: {answer}")
-    return answer
+    if isinstance(response, str):
+        raise EnvironmentFault(f"a search process failed: {response}")
+    return response
 
 
 @contextlib.contextmanager
 def _start_worker(
     make_game: GameFactory, seed: np.random.SeedSequence
 ) -> Iterator[tuple[Connection, SpawnProcess]]:
-    """A process that explores whatever starts come down the pipe."""
+    """Start a process that explores from the starts it receives; kill it on exit."""
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_run_worker, args=(there, make_game, seed), daemon=True)
+    pipe, worker_pipe = context.Pipe()
+    process = context.Process(target=_run_worker, args=(worker_pipe, make_game, seed), daemon=True)
     with safe_import_path():
         process.start()
-    there.close()
+    worker_pipe.close()
     try:
-        yield here, process
+        yield pipe, process
     finally:
-        here.close()
-        process.kill()  # it holds nothing but the trips of a batch nobody waits for
+        pipe.close()
+        process.kill()  # it holds only a batch that is not needed any more
         process.join()
 
 
 def _run_worker(pipe: Connection, make_game: GameFactory, seed: np.random.SeedSequence) -> None:
     """Explore until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the search as a whole
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
     try:
         explorer = Explorer(make_game(), seed)
         while True:
             pipe.send([explorer.explore(start) for start in pipe.recv()])
     except (EOFError, ConnectionError):
-        return  # the search is over, or gone
+        return  # the search has ended
     except Exception:
         pipe.send(traceback.format_exc().strip().splitlines()[-1])

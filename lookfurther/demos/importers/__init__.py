@@ -1,24 +1,15 @@
-"""Demonstrations from elsewhere: every one is replayed, and says what the replay found."""
+"""Importers of demonstrations made by other tools: each episode is replayed and gets an audit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from lookfurther.config import EnvConfig
-from lookfurther.demos.episode import Episode
+from lookfurther.demos.importers import action_sequence, atari_demo, minari
+from lookfurther.demos.importers.imported import ImportedDemos
 from lookfurther.errors import DemonstrationError
-from lookfurther.types import Spec
-
-
-class ImportedDemos(NamedTuple):
-    """What a file held, ready for the store."""
-
-    episodes: list[Episode]  # each with its audit
-    spec: Spec
-    env_config: EnvConfig  # how they were made
 
 
 def import_demos(
@@ -28,27 +19,24 @@ def import_demos(
     force: bool = False,
     modules: Sequence[str] = (),
 ) -> ImportedDemos:
-    """The episodes of a file, or of a folder that is a Minari dataset.
+    """Read and replay the episodes of a file, or of the folder of a Minari dataset.
 
-    `env` names the environment where the file does not. What a replay does not reproduce is
-    refused, unless forced; then its audit says so. `modules` are those that a set of ours may
-    name besides the trusted ones.
+    `env` is required if the file does not name its environment. An episode that does not replay as
+    recorded is rejected; with `force` it is imported, and its audit holds the mismatch. `modules`
+    adds to the modules from which a dataset of this package may import wrappers.
     """
-    from lookfurther.demos.importers import action_sequence, atari_demo, minari
-
     env_config = env_config or EnvConfig()
     if path.is_dir():
         return minari.read_minari_dataset(path, env, env_config, force, modules)
     if not path.is_file():
         raise DemonstrationError(f"there is no file {path}")
-    dataset = partial(minari.read_minari_dataset, modules=modules)
     readers = {
         ".demo": atari_demo.read_atari_demo,
         ".npz": action_sequence.read_action_sequence,
-        ".hdf5": dataset,
+        ".hdf5": partial(minari.read_minari_dataset, modules=modules),
     }
     if path.suffix not in readers:
         raise DemonstrationError(
-            f"{path} is none of {', '.join(readers)} nor the folder of a Minari dataset"
+            f"{path} must be a {', '.join(readers)} file or the folder of a Minari dataset"
         )
     return readers[path.suffix](path, env, env_config, force)

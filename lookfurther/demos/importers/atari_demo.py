@@ -1,4 +1,4 @@
-"""Recordings of openai/atari-demo: pickles, read without letting them call anything."""
+"""Importer of openai/atari-demo recordings: pickles, parsed without calling anything."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 
 from lookfurther.config import EnvConfig
 from lookfurther.demos.episode import RAM_BYTES, InputLog
-from lookfurther.demos.importers import ImportedDemos
 from lookfurther.demos.importers.audit import RecordedOutcome, audit_input_logs
+from lookfurther.demos.importers.imported import ImportedDemos
 from lookfurther.demos.importers.pickles import load_plain_pickle
 from lookfurther.demos.playback import play_log, with_best_phase
 from lookfurther.envs import get_spec
@@ -22,95 +22,97 @@ from lookfurther.envs.emulator import Emulator
 from lookfurther.envs.factory import find_game
 from lookfurther.errors import ConfigError, DemonstrationError
 
-MAX_FILE_BYTES = 2**24  # bytes of a file: five times those of any known one
-MAX_CHECKPOINTS = 5_000  # ten times those of any known one
-MAX_STATE_BYTES = 2**16  # bytes of a checkpoint; known ones have 1,009 at most
-OTHER_ROM_SHARE = 0.9  # share of the checkpoints at which a byte differs that another ROM changes
+MAX_FILE_BYTES = 2**24  # five times the largest known file
+MAX_CHECKPOINTS = 5_000  # ten times the most in a known file
+MAX_STATE_BYTES = 2**16  # of a checkpoint; known ones have at most 1,009
+OTHER_ROM_SHARE = 0.9  # a byte that differs at this share of checkpoints means another ROM
 
 
 class AtariDemoRecording(NamedTuple):
-    """A file's contents, checked."""
+    """The validated contents of a file."""
 
-    actions: np.ndarray  # [F] int64: indices into the game's own actions
+    actions: np.ndarray  # [F] int64: indices into the game's minimal action set
     rewards: np.ndarray | None  # [F] or [F + 1] float64, per frame
-    ram_by_frame: dict[int, np.ndarray]  # RAM [128] uint8 after so many frames
+    ram_by_frame: dict[int, np.ndarray]  # frames played -> RAM [128] uint8
 
 
 def read_atari_demo(path: Path, env: str, env_config: EnvConfig, force: bool) -> ImportedDemos:
-    """The one episode of a `.demo` file, with RAM repaired at no checkpoint, the first or all.
+    """Read the one episode of a `.demo` file, with RAM repaired at no checkpoint, the first or all.
 
-    The old emulator filled the RAM at random when switched on, today's does not: a repair at the
-    first checkpoint must make all later ones equal. Gravitar was recorded from another revision of
-    its ROM, which shows in bytes that differ again and again: only then is all of it repaired.
+    The old emulator started with random RAM, the current one does not: after a repair at the first
+    checkpoint, all later checkpoints must match. Gravitar was recorded with another revision of its
+    ROM, so some bytes differ at nearly every checkpoint. Only then is RAM repaired at all of them.
     """
     env = env or _env_from_filename(path)
     recording = load_recording(path)
     emulator = Emulator(env, 1)
-    own = np.array(emulator.minimal_actions, np.uint8)
-    if (recording.actions >= len(own)).any():
-        raise DemonstrationError(f"{path}: {env} has only {len(own)} actions of its own")
-    tape = with_best_phase(InputLog(own[recording.actions]), env_config.action_repeat)
-    tapes = (
-        replace(tape, ram_writes=w)
-        for w in _iter_ram_repairs(tape.frame_actions, recording, emulator)
+    minimal_actions = np.array(emulator.minimal_actions, np.uint8)
+    if (recording.actions >= len(minimal_actions)).any():
+        raise DemonstrationError(
+            f"{path}: the minimal action set of {env} has only {len(minimal_actions)} actions"
+        )
+    log = with_best_phase(InputLog(minimal_actions[recording.actions]), env_config.action_repeat)
+    logs = (
+        replace(log, ram_writes=writes)
+        for writes in _iter_ram_repairs(log.frame_actions, recording, emulator)
     )
     rewards = recording.rewards
     score = None if rewards is None else float(rewards.sum())
-    claim = RecordedOutcome(score, rewards, recording.ram_by_frame)
-    episode = audit_input_logs(str(path), tapes, env, env_config, claim, force)
+    outcome = RecordedOutcome(score, rewards, recording.ram_by_frame)
+    episode = audit_input_logs(str(path), logs, env, env_config, outcome, force)
     return ImportedDemos([episode], get_spec(env, env_config), env_config)
 
 
 def load_recording(path: Path) -> AtariDemoRecording:
-    """What a file holds, or a DemonstrationError."""
+    """Parse a file; raise a DemonstrationError if it is not a recording."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ValueError(f"it is larger than {MAX_FILE_BYTES} bytes")
         return _parse_recording(load_plain_pickle(path.read_bytes()))
-    except Exception as error:  # whatever a cut, altered or hostile pickle leads to
+    except Exception as error:  # a truncated, altered or hostile pickle may raise anything
         reason = " ".join(f"{error}"[:200].split())
-        raise DemonstrationError(f"{path} is no readable recording: {reason}") from error
+        raise DemonstrationError(f"{path} is not a readable recording: {reason}") from error
 
 
 def _env_from_filename(path: Path) -> str:
-    """MontezumaRevenge1.demo is of ALE/MontezumaRevenge-v5."""
+    """Return ALE/MontezumaRevenge-v5 for MontezumaRevenge1.demo."""
     env = f"ALE/{re.sub(r'[^A-Za-z].*', '', path.stem)}-v5"
     try:
         find_game(env)
     except ConfigError:
-        raise DemonstrationError(f"{path} does not say its game: name it with --env") from None
+        raise DemonstrationError(f"{path} does not name its game: give --env") from None
     return env
 
 
 def _iter_ram_repairs(
     frames: np.ndarray, recording: AtariDemoRecording, emulator: Emulator
 ) -> Iterator[np.ndarray]:
-    """The RAM writes to try, in the order of how little they change."""
-    rams = recording.ram_by_frame
+    """Yield the RAM writes to try, smallest change first."""
+    ram_by_frame = recording.ram_by_frame
     yield _compute_ram_writes(frames, {}, emulator)
-    yield _compute_ram_writes(frames, dict([*rams.items()][:1]), emulator)
-    # Without rewards the checkpoints are all there is to compare: they cannot be written as well.
+    yield _compute_ram_writes(frames, dict([*ram_by_frame.items()][:1]), emulator)
+    # Without rewards, only the checkpoints can be compared, so they must not be overwritten.
     if recording.rewards is not None:
-        everywhere = _compute_ram_writes(frames, rams, emulator)
-        if _is_other_rom(everywhere, list(rams)):
-            yield everywhere
+        writes = _compute_ram_writes(frames, ram_by_frame, emulator)
+        if _is_other_rom(writes, list(ram_by_frame)):
+            yield writes
 
 
 def _is_other_rom(writes: np.ndarray, checkpoints: list[int]) -> bool:
-    """Whether some byte differs at nearly every checkpoint, though each repaired it.
+    """Whether some byte differs at nearly every checkpoint although each checkpoint repairs it.
 
-    An action that is not the recorded one changes bytes too, but a repair puts an end to that.
+    An altered action changes bytes too, but not again after a repair.
     """
     if len(checkpoints) < 3:
         return False
-    _, times = np.unique(writes[writes[:, 0] > checkpoints[0], 1], return_counts=True)
-    return times.max(initial=0) >= OTHER_ROM_SHARE * (len(checkpoints) - 1)
+    _, counts = np.unique(writes[writes[:, 0] > checkpoints[0], 1], return_counts=True)
+    return counts.max(initial=0) >= OTHER_ROM_SHARE * (len(checkpoints) - 1)
 
 
 def _compute_ram_writes(
     frames: np.ndarray, ram_by_frame: dict[int, np.ndarray], emulator: Emulator
 ) -> np.ndarray:
-    """The bytes that must be written for the RAM to be as recorded at these frames."""
+    """Return rows (frame, address, value) that make the RAM equal to the recorded one."""
     emulator.reset()
     writes = []
     for _ in play_log(InputLog(frames[: max(ram_by_frame, default=0)]), emulator):
@@ -123,7 +125,7 @@ def _compute_ram_writes(
 
 
 def _parse_recording(data: Any) -> AtariDemoRecording:
-    """Check the plain data of a file."""
+    """Validate the unpickled data of a file."""
     actions = np.array([_check_integer(a) for a in data["actions"]], np.int64)
     if not len(actions) or (actions < 0).any():
         raise ValueError("it holds no actions, or one below 0")
@@ -132,18 +134,18 @@ def _parse_recording(data: Any) -> AtariDemoRecording:
         rewards = np.array([_check_finite(r) for r in data["rewards"]], np.float64)
         if len(rewards) - len(actions) not in (0, 1):
             raise ValueError(f"it lists {len(rewards)} rewards for {len(actions)} actions")
-    places = [_check_integer(n) for n in data["checkpoint_action_nr"]]
-    if len(places) > MAX_CHECKPOINTS:
+    frames = [_check_integer(n) for n in data["checkpoint_action_nr"]]
+    if len(frames) > MAX_CHECKPOINTS:
         raise ValueError(f"it holds more than {MAX_CHECKPOINTS} checkpoints")
-    rams = [_parse_ram(checkpoint.data) for checkpoint in data["checkpoints"][: len(places) + 1]]
-    if len(places) != len(rams) or places != sorted({*places} & {*range(1, len(actions) + 1)}):
-        raise ValueError("its checkpoints are not at ascending frames of its own")
-    return AtariDemoRecording(actions, rewards, dict(zip(places, rams, strict=True)))
+    rams = [_parse_ram(checkpoint.data) for checkpoint in data["checkpoints"][: len(frames) + 1]]
+    if len(frames) != len(rams) or frames != sorted({*frames} & {*range(1, len(actions) + 1)}):
+        raise ValueError("its checkpoints are not at ascending frames of the episode")
+    return AtariDemoRecording(actions, rewards, dict(zip(frames, rams, strict=True)))
 
 
 def _check_integer(value: Any) -> int:
     if type(value) is not int or abs(value) >= 2**31:
-        raise ValueError(f"{_short_repr(value)} is not a whole number")
+        raise ValueError(f"{_short_repr(value)} is not an integer")
     return value
 
 
@@ -154,14 +156,14 @@ def _check_finite(value: Any) -> float:
 
 
 def _short_repr(value: Any) -> str:
-    """A value for a message; lists and tuples may hold one another so often that none is shown."""
+    """Format a value for a message; containers by type, as their repr may be exponentially long."""
     if isinstance(value, str):
         return repr(value[:40])
     return repr(value) if isinstance(value, int | float) else f"a {type(value).__name__}"
 
 
 def _parse_ram(state: bytes) -> np.ndarray:
-    """The RAM in an emulator state of old: after the chip's name, how many bytes, one int each."""
+    """Find the RAM in an old emulator state: the chip's name, a byte count, then one int a byte."""
     if len(state) > MAX_STATE_BYTES:
         raise ValueError(f"an emulator state of {len(state)} bytes")
     start = state.index(b"M6532") + 5

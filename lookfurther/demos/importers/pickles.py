@@ -1,9 +1,9 @@
-"""Pickles of plain data, read by an interpreter of ours that calls nothing.
+"""A pickle interpreter for plain data that calls nothing.
 
-Python's own would call what a file names, allocate what it claims and hash what it nests: a few
-hundred bytes of tuples in tuples, each twice in the next, take forever. Here keys are text, NumPy's
-arrays and numbers are known by name, and nothing of a file is hashed, compared or printed but text
-and numbers.
+Python's unpickler calls the functions a file names, allocates the sizes it claims and hashes nested
+keys: a few hundred bytes of nested tuples, each used twice in the next, take exponential time. Here
+keys must be text, NumPy arrays and scalars are recognised by name, and only text and numbers of a
+file are ever hashed, compared or printed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import re
 import struct
 from typing import Any, NamedTuple
 
-MAX_OPCODES = 1_250_000  # twice those of any known recording
-MAX_OBJECTS = 250_000  # lists, dicts, tuples, calls: twice those of any known recording
+MAX_OPCODES = 1_250_000  # twice the most in a known recording
+MAX_OBJECTS = 250_000  # lists, dicts, tuples, calls: twice the most in a known recording
 ALLOWED_OPCODES = frozenset(
     re.findall(
         r"\w+",
@@ -35,13 +35,13 @@ EMPTY_CONTAINERS = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple
 
 
 class GlobalName(NamedTuple):
-    """A function or class that a pickle names."""
+    """A function or class named in a pickle."""
 
     name: str  # its last part
 
 
 class DtypeStub:
-    """A NumPy dtype."""
+    """Stands for a NumPy dtype."""
 
     __slots__ = ("name",)
 
@@ -50,7 +50,7 @@ class DtypeStub:
 
 
 class ArrayStub:
-    """A NumPy array, of which only the bytes matter."""
+    """Stands for a NumPy array; only its bytes are kept."""
 
     __slots__ = ("data",)
 
@@ -62,7 +62,7 @@ _MARK = object()
 
 
 def load_plain_pickle(data: bytes) -> Any:
-    """The plain data of a pickle; a ValueError where it holds anything else."""
+    """Return the plain data of a pickle; raise a ValueError if it holds anything else."""
     machine = _PickleMachine()
     for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
         if count > MAX_OPCODES:
@@ -85,16 +85,16 @@ class _PickleMachine:
 
     def pop(self) -> Any:
         if not self._stack or self._stack[-1] is _MARK:
-            raise ValueError("its pickle takes more than it holds")
+            raise ValueError("its pickle pops from an empty stack")
         return self._stack.pop()
 
     def execute(self, opcode: str, argument: Any) -> None:
-        """Do what one opcode says."""
+        """Execute one opcode."""
         if opcode in ("BINPUT", "LONG_BINPUT"):
             self._memo[argument] = self._peek()
         elif opcode in ("BINGET", "LONG_BINGET"):
             if argument not in self._memo:
-                raise ValueError("its pickle names what it does not hold")
+                raise ValueError("its pickle reads a memo entry that does not exist")
             self._stack.append(self._memo[argument])
         elif opcode == "MARK":
             self._stack.append(_MARK)
@@ -108,7 +108,7 @@ class _PickleMachine:
             self._stack.append(self._make_value(opcode, argument))
 
     def _make_value(self, opcode: str, argument: Any) -> Any:
-        """What an opcode puts on the stack."""
+        """Return the value that an opcode pushes."""
         if opcode in CONSTANT_OPCODES:
             return CONSTANT_OPCODES[opcode]
         if opcode.startswith("BIN") or opcode == "SHORT_BINBYTES":
@@ -124,7 +124,7 @@ class _PickleMachine:
             return tuple([self.pop() for _ in range(int(opcode[5:]))][::-1])
         if opcode == "GLOBAL":
             if argument not in ALLOWED_GLOBALS:
-                raise ValueError(f"its pickle asks for {argument.replace(' ', '.', 1)[:80]}")
+                raise ValueError(f"its pickle names {argument.replace(' ', '.', 1)[:80]}")
             return GlobalName(argument.split(" ")[1])
         arguments = self.pop()
         return (
@@ -139,17 +139,17 @@ class _PickleMachine:
             or self._stack[-1] is _MARK
             or not isinstance(self._stack[-1], expected_type)
         ):
-            raise ValueError("its pickle has something else where it adds to a list or dict")
+            raise ValueError("its pickle adds to a value that is not a list or dict")
         return self._stack[-1]
 
     def _pop_to_mark(self) -> list[Any]:
-        """All since the last mark."""
+        """Pop all values since the last mark."""
         for start in range(len(self._stack) - 1, -1, -1):
             if self._stack[start] is _MARK:
                 items = self._stack[start + 1 :]
                 del self._stack[start:]
                 return items
-        raise ValueError("its pickle goes back to a mark that it does not have")
+        raise ValueError("its pickle has no mark to pop to")
 
     def _set_items(self, items: list[Any]) -> None:
         keys, values = items[::2], items[1::2]
@@ -159,26 +159,26 @@ class _PickleMachine:
 
 
 def _call_numpy(function: Any, arguments: Any) -> Any:
-    """What NumPy's functions would return."""
+    """Emulate the NumPy functions that a pickle may call."""
     if type(function) is not GlobalName or type(arguments) is not tuple:
-        raise ValueError("its pickle calls what is no function")
+        raise ValueError("its pickle calls a value that is not a function")
     if function.name == "_reconstruct":
         return ArrayStub()
     if function.name == "dtype" and arguments and type(arguments[0]) is str:
         return DtypeStub(arguments[0])
     if function.name == "scalar" and [*map(type, arguments)] == [DtypeStub, bytes]:
-        kind, data = arguments
-        if kind.name in SCALAR_FORMATS and len(data) == 8:
-            return struct.unpack(SCALAR_FORMATS[kind.name], data)[0]
-    raise ValueError(f"its pickle calls {function.name} with something else than NumPy does")
+        dtype, data = arguments
+        if dtype.name in SCALAR_FORMATS and len(data) == 8:
+            return struct.unpack(SCALAR_FORMATS[dtype.name], data)[0]
+    raise ValueError(f"its pickle calls {function.name} with unexpected arguments")
 
 
 def _set_state(value: Any, state: Any) -> Any:
-    """An array or dtype with its state."""
+    """Set the state of an array or dtype."""
     if type(value) is ArrayStub and type(state) is tuple and len(state) == 5:
         if type(state[4]) is not bytes:  # bytes(n) of a number would be n zeros
             raise ValueError("its pickle has an array whose values are not bytes")
         value.data = state[4]
     elif type(value) is not DtypeStub:
-        raise ValueError("its pickle builds something else than an array")
+        raise ValueError("its pickle sets the state of a value that is not an array")
     return value

@@ -1,1 +1,1 @@
-"""Readers that only the helper process of demos/sandbox.py imports."""
+"""Readers of files from other people. Only the subprocess of demos/sandbox.py imports them."""

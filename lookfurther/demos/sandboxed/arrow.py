@@ -1,4 +1,4 @@
-"""Minari's Arrow and Parquet files, read by the helper process: import this nowhere else."""
+"""Read Minari's Arrow and Parquet files. Only the sandbox process imports this."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from pyarrow import ipc, parquet
 
 from lookfurther.demos.sandboxed.jpeg import decode_images
 
-BATCH_VALUES = 2**20  # numbers of a Parquet file unpacked together
+BATCH_VALUES = 2**20  # of a Parquet file, decoded together
 NUMERIC_COLUMNS = ("actions", "rewards", "terminations")
 
 
-def episode(folder: str, data_format: str, max_steps: int) -> tuple[dict, list[np.ndarray]]:
-    """The actions, rewards and ends of an episode, and how many observations it has."""
-    found: list[list[np.ndarray]] = [[] for _ in NUMERIC_COLUMNS]
-    count = 0
+def read_episode(folder: str, data_format: str, max_steps: int) -> tuple[dict, list[np.ndarray]]:
+    """The actions, rewards and terminations of an episode, and its number of observations."""
+    columns: list[list[np.ndarray]] = [[] for _ in NUMERIC_COLUMNS]
+    num_rows = 0
     for batch in _iter_batches(folder, data_format, NUMERIC_COLUMNS, 1):
-        count += batch.num_rows
-        if count > max_steps + 1:
+        num_rows += batch.num_rows
+        if num_rows > max_steps + 1:
             raise ValueError(f"an episode of more than {max_steps} steps")
-        for parts, name in zip(found, NUMERIC_COLUMNS, strict=True):
+        for parts, name in zip(columns, NUMERIC_COLUMNS, strict=True):
             parts.append(batch.column(name).to_numpy(zero_copy_only=False))
-    arrays = [np.concatenate(parts)[:-1] for parts in found]
+    arrays = [np.concatenate(parts)[:-1] for parts in columns]
     for name, kinds, array in zip(NUMERIC_COLUMNS, ("iu", "iuf", "b"), arrays, strict=True):
         if array.dtype.kind not in kinds or array.dtype.itemsize > 8:
             raise ValueError(f"{name} cannot be {array.dtype}")
-    return {"rows": count}, arrays
+    return {"rows": num_rows}, arrays
 
 
-def observations(
+def read_observations(
     folder: str, data_format: str, jpeg: bool, size: int, start: int, stop: int
 ) -> tuple[None, list[np.ndarray]]:
-    """Rows low ... high - 1 of an episode's observations, each of `size` numbers."""
-    first, found = 0, []
+    """Observations start ... stop - 1 of an episode, each with `size` values."""
+    first, parts = 0, []
     for batch in _iter_batches(folder, data_format, ("observations",), size):
         part = batch.column("observations")[max(start - first, 0) : max(stop - first, 0)]
         if len(part):
-            found.append(
+            parts.append(
                 decode_images(_iter_bytes(part), size) if jpeg else _read_numbers(part, size)
             )
         first += batch.num_rows
         if first >= stop:
             break
-    return None, [np.concatenate(found)]
+    return None, [np.concatenate(parts)]
 
 
 def _iter_bytes(part: Any) -> Iterator[bytes]:
@@ -67,9 +67,9 @@ def _read_numbers(part: Any, size: int) -> np.ndarray:
 def _iter_batches(
     folder: str, data_format: str, names: tuple[str, ...], size: int
 ) -> Iterator[Any]:
-    """The rows of all files of an episode, as checked record batches of these columns.
+    """The rows of all files of an episode, as validated record batches of these columns.
 
-    A row of a column holds `size` numbers, about.
+    A row of a column has about `size` values.
     """
     rows = max(1, BATCH_VALUES // size)
     for path in sorted(Path(folder).iterdir()):

@@ -1,7 +1,7 @@
-"""Demonstrations that come with the package: plays found by `lookfurther demos search`.
+"""Demonstrations that come with the package, found by `lookfurther demos search`.
 
-NAME.npz is an action sequence (`importers.sequences` says how it is written) of a few kB; NAME.json
-says how it was found, with which ROM and emulator, and what its replay gave.
+NAME.npz is an action sequence of a few kB (`importers.action_sequence` documents the format).
+NAME.json records how it was found, the ROM, the emulator and the result of its replay.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHIPPED_DIR = Path(__file__).parent
 
 
 def list_names() -> list[str]:
-    """Every demonstration there is, such as montezuma-revenge."""
+    """The name of every shipped demonstration, such as montezuma-revenge."""
     return sorted(path.stem for path in SHIPPED_DIR.glob("*.npz"))
 
 
@@ -42,26 +42,26 @@ def read_audit(name: str) -> dict[str, Any]:
 
 
 def describe_demo(name: str) -> DemoSetDescription:
-    """What its audit says of a demonstration; nothing is replayed."""
-    told = read_audit(name)
+    """The description of a demonstration according to its audit; nothing is replayed."""
+    record = read_audit(name)
     episode = EpisodeMetadata(
-        steps=told["steps"],
-        score=told["score"],
-        terminal=told["terminal"],
+        steps=record["steps"],
+        score=record["score"],
+        terminal=record["terminal"],
         seed=None,
         reel=None,
-        audit=Audit(**told["audit"]),
+        audit=Audit(**record["audit"]),
         digests={},
     )
-    spec = envs.get_spec(told["env"], EnvConfig())
+    spec = envs.get_spec(record["env"], EnvConfig())
     return DemoSetDescription(spec, SHIPPED_AUTHOR, make_origin(spec, EnvConfig()), (episode,))
 
 
 def read_demo(name: str, env_config: EnvConfig | None = None) -> ImportedDemos:
-    """A demonstration, replayed now; one that does not reach its score is refused."""
+    """Replay a demonstration; raises if it does not reach its score."""
     return importers.import_demos(demo_path(name), env_config=env_config or EnvConfig())
 
 
 def demo_episodes(name: str, env_config: EnvConfig | None = None) -> list[Episode]:
-    """The episodes of a demonstration, replayed now."""
+    """Replay a demonstration and return its episodes."""
     return read_demo(name, env_config).episodes

@@ -1,4 +1,4 @@
-"""What a run leaves in its replay is what happened: fresh emulators show the same films again."""
+"""The replay of a run agrees with new emulators that repeat its actions."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def breakout() -> Config:
     )
 
 
-def test_the_films_of_a_run_replay_in_fresh_emulators(breakout: Config) -> None:
-    assert list(check_replay_contents(breakout, turns=400).values()) == [0, 0]
+def test_new_emulators_reproduce_replay_contents(breakout: Config) -> None:
+    assert list(check_replay_contents(breakout, iterations=400).values()) == [0, 0]
 
 
-def test_actions_of_other_lanes_would_be_noticed(
+def test_actions_of_wrong_lanes_are_detected(
     breakout: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = PrioritizedReplay.write_slots
 
-    def slipped(self: PrioritizedReplay, chunk: Chunk, first: int) -> None:
+    def write_shifted(self: PrioritizedReplay, chunk: Chunk, first: int) -> None:
         write(self, chunk._replace(action=np.roll(chunk.action, 1, -1)), first)
 
-    monkeypatch.setattr(PrioritizedReplay, "write_slots", slipped)
-    astray, at_odds = check_replay_contents(breakout, turns=100).values()
-    assert astray > 100
-    assert at_odds == 0
+    monkeypatch.setattr(PrioritizedReplay, "write_slots", write_shifted)
+    wrong_slots, disagreements = check_replay_contents(breakout, iterations=100).values()
+    assert wrong_slots > 100
+    assert disagreements == 0

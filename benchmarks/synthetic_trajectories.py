@@ -1,4 +1,4 @@
-"""Made-up films of Atari's shape, every value known, and a check of batches against them."""
+"""Synthetic trajectories with the shapes of Atari, and a check of sampled batches against them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PIXELS = SIDE * SIDE
 
 
 class Transitions(NamedTuple):
-    """A batch, or what one step of all lanes adds: rows of whole transitions."""
+    """Transitions: a sampled batch, or those that one step of all lanes adds."""
 
     x: Any  # [B, 4, 84, 84] uint8
     a: Any  # [B]
@@ -21,20 +21,20 @@ class Transitions(NamedTuple):
 
 
 class LaneStep(NamedTuple):
-    """One step of all lanes as a vector environment gives it, and as whole transitions."""
+    """One step of all lanes, as a vector environment returns it and as transitions."""
 
     x: np.ndarray  # [m, 4, 84, 84]
     action: np.ndarray  # [m]
     reward: np.ndarray  # [m]
     first: np.ndarray  # [m] bool
-    terminal: np.ndarray  # [m] bool: x is terminal, no transition starts here
+    terminal: np.ndarray  # [m] bool: x is terminal, so no transition starts here
     ends: np.ndarray  # [m] bool: the action leads to a terminal observation
-    rows: Transitions  # those that start here, all of horizon 1, then all of horizon 10
+    rows: Transitions  # the transitions that start here, horizon 1 first, then horizon 10
     priority: np.ndarray  # [m, 2]
 
 
 class SyntheticTrajectories:
-    """`lanes` films whose every value follows from lane and time; planes carry their own number."""
+    """Trajectories computed from lane and time; the first pixels of a plane are its number."""
 
     def __init__(self, lanes: int, seed: int = 0) -> None:
         self.lanes = lanes
@@ -43,18 +43,18 @@ class SyntheticTrajectories:
         self.lane = np.arange(lanes)
 
     def episode_length(self, lane: np.ndarray) -> np.ndarray:
-        """Slots of the lane's episodes; the last is terminal."""
+        """Slots per episode of a lane; the last one is terminal."""
         return 200 + 7 * lane
 
     def plane(self, lane: np.ndarray, t: np.ndarray) -> np.ndarray:
-        """[..., 7056] noise whose first eight pixels spell 1 + t * lanes + lane."""
+        """[..., 7056] noise whose first eight pixels are the bytes of 1 + t * lanes + lane."""
         number = t * self.lanes + lane
         planes = self.noise[number % len(self.noise)]
         planes[..., :8] = (number + 1).astype("<i8")[..., None].view(np.uint8)
         return planes
 
     def observation(self, lane: np.ndarray, t: np.ndarray) -> np.ndarray:
-        """[n, 4, 84, 84], blank before the episode's start."""
+        """[n, 4, 84, 84], zero before the start of the episode."""
         age = t % self.episode_length(lane)
         back = np.arange(STACK - 1, -1, -1)
         planes = self.plane(lane[:, None], t[:, None] - back)
@@ -68,7 +68,7 @@ class SyntheticTrajectories:
         return (t + lane) % ACTIONS
 
     def n_step_outcome(self, lane: np.ndarray, t: np.ndarray, n: int) -> tuple[np.ndarray, ...]:
-        """n-step reward, discount and steps taken from times t that are not terminal."""
+        """n-step reward, discount and number of steps from nonterminal times t."""
         left = self.episode_length(lane) - 1 - t % self.episode_length(lane)
         steps, j = np.minimum(n, left), np.arange(n)
         rewards = self.reward(lane[:, None], t[:, None] + j) * (j < steps[:, None])
@@ -84,12 +84,12 @@ class SyntheticTrajectories:
         """Step `time` of all lanes."""
         lane, t = self.lane, np.full(self.lanes, time)
         age, last = t % self.episode_length(lane), self.episode_length(lane) - 1
-        on = age < last
-        halves = [self.transitions(lane[on], t[on], n) for n in HORIZONS]
+        is_running = age < last
+        halves = [self.transitions(lane[is_running], t[is_running], n) for n in HORIZONS]
         return LaneStep(
             self.observation(lane, t),
             self.action(lane, t),
-            np.where(on, self.reward(lane, t), np.float32(0)),
+            np.where(is_running, self.reward(lane, t), np.float32(0)),
             age == 0,
             age == last,
             age == last - 1,
@@ -98,32 +98,36 @@ class SyntheticTrajectories:
         )
 
     def check_batch(self, batch: Transitions, newest: int) -> None:
-        """Fail unless all items are transitions of the films, about half of each horizon."""
+        """Fail unless all items are transitions of these trajectories, about half per horizon."""
         x, a, r, discount, x_next = (np.asarray(part) for part in batch)
         assert x.shape == x_next.shape == (BATCH, STACK, SIDE, SIDE)
         assert x.dtype == x_next.dtype == np.uint8
         lane, t = self._plane_number(x) % self.lanes, self._plane_number(x) // self.lanes
         assert (a.reshape(-1) == self.action(lane, t)).all()
         self._check_stacks(x, lane, t)
-        fits = []
+        matches = []
         for n in HORIZONS:
-            wanted_r, wanted_discount, steps = self.n_step_outcome(lane, t, n)
-            on = wanted_discount > 0  # elsewhere x' does not matter
-            fit = np.isclose(r.reshape(-1), wanted_r, atol=1e-4)
-            fit &= np.isclose(discount.reshape(-1), wanted_discount)
-            fit &= ~on | (self._plane_number(x_next) == (t + steps) * self.lanes + lane)
-            self._check_stacks(x_next[fit & on], lane[fit & on], (t + steps)[fit & on])
-            fits.append(fit)
-        known = t + max(HORIZONS) <= newest  # tianshou cuts horizons short at a film's newest end
+            expected_r, expected_discount, steps = self.n_step_outcome(lane, t, n)
+            is_running = expected_discount > 0  # x' does not matter where the discount is 0
+            match = np.isclose(r.reshape(-1), expected_r, atol=1e-4)
+            match &= np.isclose(discount.reshape(-1), expected_discount)
+            match &= ~is_running | (self._plane_number(x_next) == (t + steps) * self.lanes + lane)
+            self._check_stacks(
+                x_next[match & is_running],
+                lane[match & is_running],
+                (t + steps)[match & is_running],
+            )
+            matches.append(match)
+        known = t + max(HORIZONS) <= newest  # tianshou shortens horizons at the newest slots
         assert known.mean() > 0.5
-        assert (fits[0] | fits[1])[known].all()
-        assert 0.3 < fits[0][known].mean() < 0.7
+        assert (matches[0] | matches[1])[known].all()
+        assert 0.3 < matches[0][known].mean() < 0.7
 
     def _plane_number(self, x: np.ndarray) -> np.ndarray:
-        """What the newest planes of stacks [n, 4, 84, 84] spell: t * lanes + lane."""
+        """The number in the newest planes of stacks [n, 4, 84, 84]: t * lanes + lane."""
         return np.ascontiguousarray(x[:, -1, 0, :8]).view("<i8")[:, 0] - 1
 
     def _check_stacks(self, x: np.ndarray, lane: np.ndarray, t: np.ndarray) -> None:
-        """Compare stacks where they are whole; peers differ in what they put before an episode."""
-        whole = t % self.episode_length(lane) >= STACK - 1
-        assert np.array_equal(x[whole], self.observation(lane[whole], t[whole]))
+        """Compare full stacks; libraries differ in how they pad the start of an episode."""
+        is_full = t % self.episode_length(lane) >= STACK - 1
+        assert np.array_equal(x[is_full], self.observation(lane[is_full], t[is_full]))
