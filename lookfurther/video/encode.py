@@ -147,7 +147,7 @@ def _quantize_frames(frames: list[np.ndarray]) -> list[Image]:
     else:
         return [image.quantize(MAX_COLOURS, Image.Quantize.MEDIANCUT) for image in images]
     sample = np.concatenate(frames[:: -(-len(frames) // PALETTE_FRAMES)])
-    palette = Image.fromarray(sample).quantize(MAX_COLOURS, Image.Quantize.MEDIANCUT)
+    palette = Image.fromarray(sample).quantize(MAX_COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=5)
     return [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
 
 
