@@ -13,8 +13,8 @@ from torch import Generator, Tensor, nn
 
 from lookfurther.envs import Envs
 from lookfurther.exploration import epsilon_greedy
-from lookfurther.gpu.graphs import GraphedCallable
 from lookfurther.networks import DuelingNetwork, q_values
+from lookfurther.system.acceleration import make_graphed
 from lookfurther.types import Spec
 
 
@@ -101,7 +101,7 @@ class GraphedPolicy:
         shape, dtype = (lanes, *spec.observation_shape), getattr(torch, spec.dtype)
         self.observations = torch.zeros(shape, dtype=dtype, device=device)
         self.host_observations = torch.zeros(shape, dtype=dtype, pin_memory=device.type == "cuda")
-        self.choose_actions = GraphedCallable(self._choose_actions, device, [self.generator])
+        self.choose_actions = make_graphed(self._choose_actions, device, [self.generator])
 
     def __call__(self, observations: np.ndarray) -> np.ndarray:
         count = len(observations)
