@@ -52,7 +52,7 @@ class CommandGroup(NamedTuple):
         name, *rest = args
         hints = get_type_hints(self.load(name))
         (options_type,) = (hint for parameter, hint in hints.items() if parameter != "return")
-        if not is_dataclass(options_type):
+        if not (isinstance(options_type, type) and is_dataclass(options_type)):
             return rest
         return parse_options(options_type, options_type(), rest, f"{self.prog} {name}")
 

@@ -34,7 +34,7 @@ class ImportOptions:
     """Import recordings of other tools into a new set, after a replay of each."""
 
     files: InputFiles = ()
-    """openai/atari-demo .demo files, action sequences (.npz), Minari datasets, or folders of them"""
+    """openai/atari-demo files, action sequences (.npz), Minari datasets, or folders of them"""
     name: str = ""
     """the new set, such as montezuma or montezuma/human-v0"""
     env: str = ""
@@ -102,7 +102,7 @@ def check_env_config(env_config: EnvConfig) -> None:
 
 
 def find_recordings(path: Path) -> list[Path]:
-    """Return the path itself if it is a file or Minari dataset, else the recordings in the folder."""
+    """Return the path of a file or Minari dataset, or the recordings in a folder."""
     if not path.is_dir() or (path / "data").is_dir() or (path / "main_data.hdf5").is_file():
         return [path]
     files = sorted(file for file in path.iterdir() if file.suffix in RECORDING_SUFFIXES)

@@ -41,7 +41,7 @@ class ExplorationStart(NamedTuple):
 
 
 class Explorer:
-    """Explores from saved states, and reports a cell only if it reached it by a better trajectory."""
+    """Explores from saved states; reports a cell only if its trajectory there is a better one."""
 
     def __init__(self, game: ExplorationGame, seed: np.random.SeedSequence) -> None:
         self.game = game
