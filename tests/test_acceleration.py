@@ -21,7 +21,8 @@ import hashlib, sys, torch
 # An editable installation would find the folder in another place.
 sys.meta_path = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
 import lookfurther
-from lookfurther import Agent, acceleration, preset, train
+from lookfurther import Agent, preset, train
+from lookfurther.system import acceleration
 
 config = preset("no-demos", "small", env="CartPole-v1", run__folder="run", run__steps=160)
 config = lookfurther.replace(config, actor__lanes=4, replay__capacity=400, network__hidden=(16,))
