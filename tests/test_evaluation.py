@@ -117,7 +117,7 @@ def test_demos_without_starts_raise(demos: DemoSet) -> None:
     bare = [Episode(e.planes, e.actions, e.rewards, e.terminal) for e in demos.episodes]
     for env, demo_sets, reason in (
         (GAME, [], f"human starts of {GAME} need demonstrations: give --demos SET"),
-        ("ALE/Pong-v5", [demos], f"mine shows {GAME}, the agent plays ALE/Pong-v5"),
+        ("ALE/Pong-v5", [demos], f"mine contains {GAME}, but the agent plays ALE/Pong-v5"),
         (GAME, [demos._replace(episodes=bare)], "mine has no input logs to replay"),
     ):
         with pytest.raises(DemonstrationError, match=f"^{reason}"):
@@ -284,7 +284,7 @@ def test_evaluate_command_refuses_invalid_options(
         ([run, "--demos", "none"], "no demonstrations named none"),
         ([run, "--env", "CartPole-v1"], "--env ENV is only for random play"),
         (["random"], "--env ENV is only for random play"),
-        (["random", "--env", "CartPole-v1", "--starts", "human"], "from no-op starts"),
+        (["random", "--env", "CartPole-v1", "--starts", "human"], "random play uses no-op starts"),
         (["random", "--env", "CartPool-v1"], "CartPool"),
         ([run, "--episodes", "0"], "--episodes must be at least 1, not 0"),
         ([run, "--lanes", "0"], "--lanes must be at least 1, not 0"),
@@ -323,7 +323,7 @@ def test_evaluate_command_refuses_demos_without_starts(
     assert "no input logs" in error_line(capsys, str(breakout), *human, "--demos", "bare-v0")
     assert "need demonstrations: give --demos SET" in error_line(capsys, str(alone), *human)
     assert "no demonstrations named gone" in error_line(capsys, str(gone), *human)
-    assert f"mine shows {GAME}, the agent plays ALE/Pong-v5" in error_line(
+    assert f"mine contains {GAME}, but the agent plays ALE/Pong-v5" in error_line(
         capsys, str(other), *human
     )
     assert main(["evaluate", str(gone), "--episodes", "1"]) == 0

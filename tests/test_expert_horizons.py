@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from lookfurther import preset
-from lookfurther.config import validate
 from lookfurther.demos.episode import Episode
 from lookfurther.errors import ConfigError
 from lookfurther.training.build import build_mixture
 from lookfurther.types import Spec
+from lookfurther.validation import validate
 
 SPEC = Spec("x", (2,), 1, "float32", 3, 1.0)
 CPU = torch.device("cpu")

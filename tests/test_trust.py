@@ -154,7 +154,7 @@ def test_resume_takes_no_wrapper_from_folder(
 ) -> None:
     args = ("no-demos", "--scale", "small", "--env", "CartPole-v1", "--run.folder", str(run))
     message = error_line(capsys, "train", *args, "--resume")
-    assert "was begun with environment.wrappers = ('hostile:Wrapper',)" in message
+    assert "was started with environment.wrappers = ('hostile:Wrapper',)" in message
     assert not marker.exists()
 
 

@@ -33,7 +33,7 @@ from lookfurther.losses import clip_by_global_norm
 from lookfurther.master_weights import MasterWeights
 from lookfurther.networks import DuelingHead, DuelingNetwork, concat_streams, make_network_builder
 from lookfurther.presets import preset
-from lookfurther.replay import prioritized, sum_tree
+from lookfurther.replay import prioritized, slots, sum_tree
 from lookfurther.replay.sum_tree import SumTree
 from lookfurther.system import acceleration
 from lookfurther.training.build import build_mixture
@@ -170,6 +170,7 @@ def torch_index_arithmetic() -> Iterator[None]:
     """Replays on the CPU use torch for index arithmetic, as on a GPU."""
     with (
         patch.object(prioritized, "to_native", lambda x: x),
+        patch.object(slots, "to_native", lambda x: x),
         patch.object(sum_tree, "to_native", lambda x: x),
     ):
         yield
@@ -215,7 +216,7 @@ def check_updates() -> None:
             torch.manual_seed(0)
             network = make_network_builder(config.network)(spec)
             learner = Learner(network, config.learner, torch.device("cpu"), torch.float32, kernels)
-            mixture = build_mixture(config, spec, [episode], torch.device("cpu"))
+            mixture = build_mixture(config, spec, [episode], torch.device("cpu"), is_compiled=False)
             assert mixture.expert is not None
             mixture.agent = mixture.expert
             if kernels:

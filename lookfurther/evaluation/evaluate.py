@@ -195,7 +195,7 @@ def _input_logs(env: str, demo_set: DemoSet) -> list[InputLog]:
     """The input logs of a set, which must be of this game."""
     name, set_env = demo_set.name, demo_set.description.spec.env
     if set_env != env:
-        raise DemonstrationError(f"{name} shows {set_env}, the agent plays {env}")
+        raise DemonstrationError(f"{name} contains {set_env}, but the agent plays {env}")
     logs = [episode.input_log for episode in demo_set.episodes if episode.input_log is not None]
     if any(log.variant != DEFAULT_VARIANT for log in logs):
         raise DemonstrationError(

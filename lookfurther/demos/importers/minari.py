@@ -116,8 +116,8 @@ def _read_foreign_dataset(
             episode = _convert_atari_episode(raw, metadata, spec, env_config)
         else:
             episode = _convert_gymnasium_episode(raw, spec, env_config, metadata)
-        audit = episode.audit
-        if audit and audit.mismatch and (is_atari or _is_replayable(episode)) and not force:
+        audit, is_replayable = episode.audit, played_by_emulator or _is_replayable(episode)
+        if audit and audit.mismatch and is_replayable and not force:
             raise DemonstrationError(
                 f"{source}, episode {i}: {audit.mismatch}; --force imports it anyway"
             )
