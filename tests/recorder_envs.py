@@ -44,5 +44,7 @@ class NondeterministicEnv(gymnasium.Env):
         return self.rng.integers(0, 256, (4, 4, 3), np.uint8)
 
 
-gymnasium.register("lookfurther/Nondeterministic-v0", NondeterministicEnv)
-gymnasium.register("lookfurther/Unrenderable-v0", UnrenderableEnv)
+gymnasium.register(
+    "lookfurther/Nondeterministic-v0", lambda **options: NondeterministicEnv(**options)
+)
+gymnasium.register("lookfurther/Unrenderable-v0", lambda **options: UnrenderableEnv(**options))

@@ -121,7 +121,8 @@ def test_item_with_zero_td_error_is_samplable():
     """Its priority is above 0, since 0 means never."""
     actor = make_actor(1)
     with torch.no_grad():
-        actor.weights.network.w.zero_()
+        for parameter in actor.weights.network.parameters():
+            parameter.zero_()
     steps = [s._replace(reward=s.reward * 0) for s in random_steps(np.random.default_rng(5), 20, 1)]
     for t, (now, after) in enumerate(pairwise(steps)):
         select_actions(actor, now)

@@ -6,7 +6,7 @@ import importlib
 import itertools
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ class InProcess:
         pass
 
 
-def run_benchmark(words: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def run_benchmark(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Run a benchmark in this process and return the figures it writes."""
     module = importlib.import_module(words[0])
     monkeypatch.setattr(sys, "argv", words)

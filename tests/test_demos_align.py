@@ -39,11 +39,16 @@ def count_ambiguous(input_log: InputLog) -> int:
     return block_majority(frames_by_step(input_log.frame_actions, 4))[1]
 
 
+def log_of(episode: Episode) -> InputLog:
+    assert episode.input_log is not None
+    return episode.input_log
+
+
 def imitate(episode: Episode) -> Episode:
     """The episode of an agent that takes the action of the episode in every step."""
     assert episode.input_log is not None
-    frames = np.repeat(episode.actions.astype(np.uint8), 4)[: len(episode.input_log.frame_actions)]
-    return episode_from_log(dataclasses.replace(episode.input_log, frame_actions=frames), PACMAN)
+    frames = np.repeat(episode.actions.astype(np.uint8), 4)[: len(log_of(episode).frame_actions)]
+    return episode_from_log(dataclasses.replace(log_of(episode), frame_actions=frames), PACMAN)
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +83,9 @@ def test_byte_limits_are_highest_for_rare_changes() -> None:
 
 
 def test_aligned_demo_reproduces_score(recorded: Episode, aligned: Episode) -> None:
-    assert count_ambiguous(recorded.input_log) > 10
+    assert count_ambiguous(log_of(recorded)) > 10
     assert imitate(recorded).score == align.imitation_score(recorded, PACMAN, 4) != recorded.score
-    assert count_ambiguous(aligned.input_log) == 0
+    assert count_ambiguous(log_of(aligned)) == 0
     assert (
         imitate(aligned).score
         == align.imitation_score(aligned, PACMAN, 4)
@@ -91,8 +96,9 @@ def test_aligned_demo_reproduces_score(recorded: Episode, aligned: Episode) -> N
 
 
 def test_alignment_keeps_length_and_ram_writes(recorded: Episode, aligned: Episode) -> None:
-    assert len(aligned.input_log.frame_actions) == len(recorded.input_log.frame_actions) == 502
-    assert np.array_equal(aligned.input_log.ram_writes, recorded.input_log.ram_writes)
+    assert len(log_of(aligned).frame_actions) == len(log_of(recorded).frame_actions) == 502
+    assert np.array_equal(log_of(aligned).ram_writes, log_of(recorded).ram_writes)
+    assert aligned.audit is not None
     assert aligned.audit == dataclasses.replace(
         aligned.audit, verified=True, recorded=recorded.score, replayed=recorded.score, ambiguous=0
     )
@@ -105,7 +111,7 @@ def test_aligning_aligned_demo_changes_nothing(aligned: Episode) -> None:
 
 
 def test_extend_returns_nearest_distinct_candidates(recorded: Episode) -> None:
-    search = BeamSearch(recorded.input_log, PACMAN, 4)
+    search = BeamSearch(log_of(recorded), PACMAN, 4)
     candidates = search.extend([search.initial_candidate()], 0, 110, BeamSettings(20, 2, 0))
     wide_beam = search.extend(candidates, 110, 111, BeamSettings(1000, 2, 0))
     narrow_beam = search.extend(candidates, 110, 111, BeamSettings(2, 2, 0))
@@ -136,7 +142,7 @@ def test_lost_segment_backtracks_with_wider_beam(
     monkeypatch.setattr(align, "BEAM_SETTINGS", settings)
     monkeypatch.setattr(align, "SEGMENT_STEPS", 25)
     monkeypatch.setattr(BeamSearch, "extend", record_call)
-    align.search_alignment(recorded.input_log, PACMAN, 4)
+    align.search_alignment(log_of(recorded), PACMAN, 4)
     narrow, wide = settings
     assert calls[:6] == [
         (0, 25, narrow),
@@ -157,9 +163,9 @@ def test_too_many_lost_segments_raise(recorded: Episode, monkeypatch: pytest.Mon
     with pytest.raises(
         align.AlignmentLost, match="no actions follow the human's game after step 75"
     ):
-        align.search_alignment(recorded.input_log, PACMAN, 4)
+        align.search_alignment(log_of(recorded), PACMAN, 4)
     monkeypatch.setattr(align, "MAX_LOST_SEGMENTS", 1000)  # more than there are segments
-    assert count_ambiguous(align.search_alignment(recorded.input_log, PACMAN, 4)) == 0
+    assert count_ambiguous(align.search_alignment(log_of(recorded), PACMAN, 4)) == 0
 
 
 @pytest.fixture
@@ -178,10 +184,10 @@ def test_align_skips_search_if_own_actions_suffice(
 ) -> None:
     """The last frame has another action, after the score is reached."""
     assert aligned.input_log is not None
-    frames = aligned.input_log.frame_actions.copy()
+    frames = log_of(aligned).frame_actions.copy()
     frames[-1] = 2 if frames[-1] != 2 else 3
-    late = episode_from_log(dataclasses.replace(aligned.input_log, frame_actions=frames), PACMAN)
-    assert count_ambiguous(late.input_log) == 1
+    late = episode_from_log(dataclasses.replace(log_of(aligned), frame_actions=frames), PACMAN)
+    assert count_ambiguous(log_of(late)) == 1
     storage.save_episodes("late-v0", [late], get_spec(PACMAN, EnvConfig()), "a test")
     monkeypatch.setattr(align, "search_alignment", None)
     assert main(["demos", "align", "late", "--name", "own"]) == 0
@@ -207,7 +213,7 @@ def test_align_prints_progress(
     monkeypatch.setattr(align, "align_episode", report_progress)
     playback.try_align("a", PACMAN, 4, (0, recorded))
     first, *steps, _ = capsys.readouterr().out.splitlines()
-    count = count_ambiguous(recorded.input_log)
+    count = count_ambiguous(log_of(recorded))
     search = f"{count} ambiguous steps, whose actions give 140: searching"
     assert first == f"a, episode 0: return {recorded.score:.0f}, 126 steps; {search}"
     assert steps == [f"a, episode 0: step {n} of 510" for n in (200, 400, 510)]
@@ -223,7 +229,7 @@ def test_align_command_saves_verified_set(
     monkeypatch.setattr(align, "imitation_score", lambda *_: 0.0)
     assert main(["demos", "align", saved, "--name", "aligned"]) == 0
     out = capsys.readouterr().out
-    before = count_ambiguous(catalog.open_set(saved).episodes[0].input_log)
+    before = count_ambiguous(log_of(catalog.open_set(saved).episodes[0]))
     score = f"{aligned.score:.0f}"
     assert f"episode 0: return {score}, 126 steps, of {score}; {before} ambiguous steps" in out
     assert "several actions" not in out
@@ -289,6 +295,6 @@ def test_import_of_ambiguous_demo_suggests_align(
     assert main(["demos", "export", saved, str(tmp_path / "game.npz")]) == 0
     assert main(["demos", "import", str(tmp_path / "game.npz"), "--name", "again"]) == 0
     fix = "which an agent cannot do; run lookfurther demos align again-v0 --name NEW"
-    count = count_ambiguous(recorded.input_log)
+    count = count_ambiguous(log_of(recorded))
     message = f"{count} ambiguous steps: they mix several actions, {fix}"
     assert message in capsys.readouterr().out

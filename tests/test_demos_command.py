@@ -83,7 +83,8 @@ def run_command(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -
 def write_sequence(path: Path, frames: np.ndarray, **members: Any) -> Path:
     """Write an action sequence with NumPy, as documented."""
     path.parent.mkdir(exist_ok=True)
-    np.savez(path, ale_actions=frames, **({"rom": "pong"} | members))
+    arrays: dict[str, Any] = {"ale_actions": frames, "rom": "pong"} | members
+    np.savez(path, **arrays)
     return path
 
 

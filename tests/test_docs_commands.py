@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +100,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def shortened(words: list[str]) -> list[str]:
+def shortened(words: Sequence[str]) -> list[str]:
     """Append the settings that make a command short."""
     line = " ".join(words)
     names = [name for name in SHORT if all(w in words for w in name.split())]
@@ -135,7 +135,7 @@ def folder_of(words: list[str]) -> str:
     return default_run_dir(given.config)
 
 
-def run_module(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def run_module(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the UnlockPickup example with hardly any training: it misses its target score."""
     assert words[:2] == ["-m", "examples.unlock_pickup"]
     monkeypatch.setattr(sys, "argv", [*words[1:], "--steps", "640"])

@@ -166,7 +166,6 @@ def test_fuzzed_action_sequences(folder: Path, data: st.DataObject) -> None:
 def sets(folder: Path) -> dict[str, tuple[Path, bytes]]:
     """The files of a set with an input log, and of a dataset that Minari wrote."""
     import minari
-    from minari.data_collector import EpisodeBuffer
 
     frames = np.arange(40, dtype=np.uint8) % 18
     planes = np.random.default_rng(0).integers(0, 4, (151, 1, 84, 84)).astype(np.uint8)
@@ -177,7 +176,7 @@ def sets(folder: Path) -> dict[str, tuple[Path, bytes]]:
     env = gymnasium.make("CartPole-v1")
     observations = np.stack([env.reset(seed=1)[0], *(env.step(0)[0] for _ in range(3))])
     ends = np.zeros(3, bool)
-    buffer = EpisodeBuffer(0, 1, None, observations, np.zeros(3, int), np.ones(3), ends, ends, {})
+    buffer = make_buffer(0, 1, None, observations, np.zeros(3, int), np.ones(3), ends, ends, {})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINARI_DATASETS_PATH", str(folder))
         minari.create_dataset_from_buffers("fuzz/theirs-v0", [buffer], env=env)
@@ -263,7 +262,6 @@ def minari_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[Pat
     """The files of a Pong dataset of three steps in each of Minari's formats."""
     import ale_py
     import minari
-    from minari.data_collector import EpisodeBuffer
 
     gymnasium.register_envs(ale_py)
     root = tmp_path_factory.mktemp("kept")
@@ -273,7 +271,7 @@ def minari_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[Pat
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINARI_DATASETS_PATH", str(root))
         for data_format, jpeg in FORMATS:
-            buffer = EpisodeBuffer(
+            buffer = make_buffer(
                 0, 1, None, observations, np.zeros(3, int), np.zeros(3), ends, ends, {}
             )
             options: dict[str, Any] = {"data_format": data_format, "jpeg_encoding": jpeg}

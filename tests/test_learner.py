@@ -271,6 +271,7 @@ def make_replay(value: float) -> PrioritizedReplay:
 def test_mixture_draws_192_agent_and_64_expert_items():
     agent, expert = make_replay(1.0), make_replay(2.0)
     mixture = ReplayMixture(agent, expert, 192, 64)
+    batch = mixture.sample()
     for _ in range(10):
         batch = mixture.sample()
         assert (batch.x[:192] == 1).all()

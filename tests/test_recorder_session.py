@@ -117,6 +117,7 @@ def test_step_command_plays_one_step() -> None:
             async with connected_page(source) as player:
                 player.send_message("pause")
                 player.hold_buttons("down")
+                status = {}
                 for number in range(1, 4):
                     player.send_message("step")
                     status = await player.wait_until_idle()

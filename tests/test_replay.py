@@ -46,7 +46,7 @@ class History:
 
     def item_at(self, lane: int, t: int, n: int, gamma: float) -> tuple:
         """(x, a, r, discount, x') of the n-step transition at time t, by a plain loop."""
-        r, steps = 0.0, 0
+        r, steps, after = 0.0, 0, self.steps[t]
         while steps < n:
             r += gamma**steps * float(self.steps[t + steps + 1].reward[lane])
             steps += 1

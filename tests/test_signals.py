@@ -271,7 +271,7 @@ if __name__ == "__main__":
 
 
 @contextlib.contextmanager
-def start_process(*words: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+def start_process(*words: str, **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """A Python process in its own session, which is killed at the end."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm", "PYTHONUTF8": "1"}
     running = subprocess.Popen(

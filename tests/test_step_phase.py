@@ -91,6 +91,7 @@ def test_import_finds_phase_of_held_actions(tmp_path: Path, noops: int) -> None:
 def test_wrong_phase_changes_imitation_score() -> None:
     frames, rewards = held_trace(1)
     shifted = episode_from_log(InputLog(frames), BOXING)
+    assert shifted.input_log is not None
     assert count_ambiguous_steps(shifted.input_log, 4) > STEPS / 2
     assert shifted.score == rewards.sum() != align.imitation_score(shifted, BOXING, 4)
 

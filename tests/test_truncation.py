@@ -44,9 +44,11 @@ def test_truncated_lanes_restart_and_others_continue(env_pair: tuple[Envs, Envs]
     lanes, actions = np.array([True, False, False, True]), np.zeros(4, np.int64)
     for envs in env_pair:
         envs.reset()
-        for _ in range(3):
+        for _ in range(2):
             envs.send(actions)
-            last = envs.recv()
+            envs.recv()
+        envs.send(actions)
+    last, _ = (envs.recv() for envs in env_pair)
     ended = truncated.truncate(lanes)
     assert ended.truncated.tolist() == lanes.tolist()
     assert np.array_equal(ended.observation, last.observation)

@@ -42,7 +42,7 @@ from lookfurther.types import Spec
 from tests.bounds_checked_tensors import bounds_checked
 
 
-def make_network(name: str, sides: tuple[int, int], count: int) -> tuple[DuelingNetwork, Tensor]:
+def make_network(name: Any, sides: tuple[int, int], count: int) -> tuple[DuelingNetwork, Tensor]:
     """A network with random biases, and images for it."""
     torch.manual_seed(0)
     network = make_network_builder(NetworkConfig(name=name))(
