@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from lookfurther import agent
@@ -233,9 +233,26 @@ FIELDS = [
 ]
 
 
+def replace_nested(container: Any, keys: list[str | int], value: Any) -> None:
+    """Replace the value at `keys`, unless an earlier change has left no such place."""
+    for key in keys[:-1]:
+        if not has_place(container, key):
+            return
+        container = container[key]
+    if has_place(container, keys[-1]) or isinstance(container, dict):
+        container[keys[-1]] = value
+
+
+def has_place(container: Any, key: str | int) -> bool:
+    if isinstance(container, dict):
+        return key in container
+    return isinstance(container, list) and isinstance(key, int) and key < len(container)
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @fuzz
 @given(changes=st.lists(st.tuples(st.sampled_from(FIELDS), st.sampled_from(NUMBERS)), min_size=1))
+@example(changes=[(("env_spec", "kwargs"), [1]), (("env_spec", "kwargs", "frameskip"), 0)])
 def test_forged_sizes_in_minari_metadata(sets: dict, changes: list[tuple[tuple, Any]]) -> None:
     """Replace sizes in the metadata by any value."""
     path, whole = sets["theirs/metadata.json"]
@@ -244,11 +261,8 @@ def test_forged_sizes_in_minari_metadata(sets: dict, changes: list[tuple[tuple, 
         if not keys:
             metadata[field] = value
             continue
-        inner = outer = json.loads(metadata[field])
-        for key in keys[:-1]:
-            inner = inner[key]
-        if isinstance(inner, dict) or (isinstance(inner, list) and inner):
-            inner[keys[-1]] = value
+        outer = json.loads(metadata[field])
+        replace_nested(outer, keys, value)
         metadata[field] = json.dumps(outer)
     path.write_text(json.dumps(metadata))
     try:
