@@ -15,7 +15,7 @@ from lookfurther.networks import load_network_weights
 from lookfurther.training import checkpoint
 from lookfurther.training.checkpoint_manifest import TENSOR_SUFFIX
 
-LEARNER_PARTS = ("weights", "target", "adam")  # the parts of Learner.state
+OPTIONAL_PARTS = ("target", "adam")  # of Learner.state, next to the weights
 
 
 def find_checkpoint(path: Path, parts: Collection[str]) -> checkpoint.Checkpoint:
@@ -38,10 +38,10 @@ def read_learner_state(path: Path) -> dict[str, dict[str, Tensor]]:
     if path.is_file():
         return {"weights": _read_weights_file(path)}
     saved = find_checkpoint(path, ("weights",))
-    files = (saved.path / (part + TENSOR_SUFFIX) for part in LEARNER_PARTS)
-    if all(file.exists() for file in files):
-        saved = checkpoint.load(saved.path, LEARNER_PARTS)
-    return saved.files
+    files = (saved.path / (part + TENSOR_SUFFIX) for part in OPTIONAL_PARTS)
+    if not all(file.exists() for file in files):
+        return saved.files
+    return saved.files | checkpoint.load(saved.path, OPTIONAL_PARTS).files
 
 
 def _read_weights_file(path: Path) -> dict[str, Tensor]:
@@ -58,11 +58,11 @@ def warm_start(learner: Learner, path: Path) -> list[str]:
     Without target weights the target network starts as a copy of the online network.
     """
     found = read_learner_state(path)
-    weights = found["weights"]
+    state = learner.state() | {"target": found["weights"]} | found
     try:
-        for network in (learner.online_network, learner.target_network):
-            load_network_weights(network, weights)
+        load_network_weights(learner.online_network, state["weights"])
+        load_network_weights(learner.target_network, state["target"])
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
-    learner.load_state(learner.state() | {"target": weights} | found, updates=0)
+    learner.load_state(state, updates=0)  # also refreshes the compute networks
     return sorted(found)
