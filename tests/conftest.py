@@ -7,11 +7,13 @@ SIGINT is handled: a shell's background jobs ignore it, and so would the process
 
 import os
 import signal
+from pathlib import Path
 
 # Before torch is imported, here and in subprocesses.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("no-deadline", deadline=None)
@@ -19,3 +21,12 @@ settings.load_profile("no-deadline")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def recorder_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for the sets of a recorder whose clock does not wait."""
+    from tests.recorder_pages import isolate_recorder  # needs the extra `record`
+
+    isolate_recorder(tmp_path, monkeypatch)
+    return tmp_path

@@ -14,7 +14,7 @@ from lookfurther import train
 from lookfurther.errors import CheckpointError, LookFurtherError
 from lookfurther.training import checkpoint
 from tests import forged
-from tests.test_training import tiny_config
+from tests.test_training import newest_checkpoint, tiny_config
 
 
 @pytest.fixture(scope="module")
@@ -32,18 +32,12 @@ def resume_run(run: Path) -> None:
     train(tiny_config(run, run__steps=204), resume=True)
 
 
-def load_saved(run: Path) -> checkpoint.Checkpoint:
-    saved, _ = checkpoint.load_newest(run / "checkpoints")
-    assert saved is not None
-    return saved
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [("updates", "x"), ("updates", -1), ("updates", 2**80), ("seconds", None), ("seconds", "1")],
 )
 def test_invalid_metadata_stops_resume(run: Path, name: str, value: Any) -> None:
-    saved = load_saved(run)
+    saved = newest_checkpoint(run)
     forged.replace_metadata(saved.path, json.dumps(saved.metadata | {name: value}))
     with pytest.raises(CheckpointError, match=f"unusable {name}: ") as caught:
         resume_run(run)
@@ -53,7 +47,7 @@ def test_invalid_metadata_stops_resume(run: Path, name: str, value: Any) -> None
 @pytest.mark.parametrize("part", ["weights", "adam", "agent_replay", "returns", "actor"])
 @pytest.mark.parametrize("kind", ["absent", "empty", "other shapes"])
 def test_forged_tensors_stop_resume(run: Path, part: str, kind: str) -> None:
-    saved = load_saved(run)
+    saved = newest_checkpoint(run)
     files = dict(saved.files)
     if kind == "absent":
         del files[part]
@@ -70,14 +64,14 @@ def test_forged_tensors_stop_resume(run: Path, part: str, kind: str) -> None:
 def test_valid_copy_of_run_resumes(run: Path) -> None:
     """So the other tests fail only because of what they forge."""
     resume_run(run)
-    assert load_saved(run).metadata["step"] == 204
+    assert newest_checkpoint(run).metadata["step"] == 204
 
 
 @pytest.mark.parametrize("score", ["x", None, float("nan"), 10**400])
 def test_forged_best_score_prints_warning(
     run: Path, score: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    saved = load_saved(run)
+    saved = newest_checkpoint(run)
     forged.replace_metadata(
         checkpoint.save(run / "best", 200, {}, saved.metadata, keep=1),
         json.dumps(saved.metadata | {"score": score}),

@@ -23,17 +23,11 @@ from tests.recorder_pages import (
     NAME,
     ROOT,
     ServerProcess,
-    isolate_recorder,
     load_verified,
     play_until,
 )
 
-
-@pytest.fixture(autouse=True)
-def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of sets."""
-    isolate_recorder(tmp_path, monkeypatch)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("recorder_sets")
 
 
 # Command

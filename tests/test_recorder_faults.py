@@ -20,17 +20,11 @@ from lookfurther.errors import DemonstrationError, RunLocked
 from tests.recorder_pages import (
     NAME,
     connected_page,
-    isolate_recorder,
     load_verified,
     make_recorder,
 )
 
-
-@pytest.fixture(autouse=True)
-def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of sets."""
-    isolate_recorder(tmp_path, monkeypatch)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("recorder_sets")
 
 
 # Faults
@@ -219,7 +213,7 @@ def test_episode_saved_before_kill_is_not_recovered(
         assert source.status()["steps"] == 0
 
 
-def test_unreplayable_journal_is_archived(sets: Path) -> None:
+def test_unreplayable_journal_is_archived(recorder_sets: Path) -> None:
     async def first() -> None:
         with make_recorder("lookfurther/Nondeterministic-v0") as source:
             async with connected_page(source) as player:
@@ -228,7 +222,7 @@ def test_unreplayable_journal_is_archived(sets: Path) -> None:
                 await player.wait_for_steps(3)
 
     asyncio.run(first())
-    journal = sets / "test" / ".played-v0.recorder" / "unfinished.jsonl"
+    journal = recorder_sets / "test" / ".played-v0.recorder" / "unfinished.jsonl"
     before = journal.read_bytes()
     with make_recorder("lookfurther/Nondeterministic-v0") as source:
         assert source.status()["steps"] == 0

@@ -19,17 +19,11 @@ from tests.recorder_pages import (
     GRID,
     LEVEL,
     connected_page,
-    isolate_recorder,
     load_verified,
     make_recorder,
 )
 
-
-@pytest.fixture(autouse=True)
-def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of sets."""
-    isolate_recorder(tmp_path, monkeypatch)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("recorder_sets")
 
 
 def test_saved_episode_with_rewind_replays_equally() -> None:
@@ -177,7 +171,7 @@ def test_real_time_without_key_uses_idle_action() -> None:
     assert (actions[1:] == 1).all()
 
 
-def test_discard_starts_new_episode(sets: Path) -> None:
+def test_discard_starts_new_episode(recorder_sets: Path) -> None:
     async def play() -> None:
         with make_recorder("ALE/Pong-v5", seed=5) as source:
             async with connected_page(source) as player:

@@ -15,10 +15,9 @@ from lookfurther.errors import CheckpointError
 from lookfurther.learner import Learner
 from lookfurther.networks import make_network_builder
 from lookfurther.report.model_card import export_run
-from lookfurther.training import checkpoint
 from lookfurther.training.saved_weights import warm_start
 from lookfurther.types import Spec
-from tests.test_training import tiny_config
+from tests.test_training import newest_checkpoint, tiny_config
 
 SPEC = Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)
 
@@ -26,12 +25,6 @@ SPEC = Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(tiny_config(tmp_path_factory.mktemp("source") / "run")).folder
-
-
-def newest(run: Path) -> checkpoint.Checkpoint:
-    saved, _ = checkpoint.load_newest(run / "checkpoints")
-    assert saved is not None
-    return saved
 
 
 def make_learner(tmp_path: Path) -> Learner:
@@ -47,7 +40,7 @@ def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
 
 
 def test_checkpoint_gives_weights_target_and_moments(run: Path, tmp_path: Path) -> None:
-    learner, saved = make_learner(tmp_path), newest(run)
+    learner, saved = make_learner(tmp_path), newest_checkpoint(run)
     assert warm_start(learner, run) == ["adam", "target", "weights"]
     for part, tensors in learner.state().items():
         assert_same(tensors, saved.files[part])
@@ -56,7 +49,7 @@ def test_checkpoint_gives_weights_target_and_moments(run: Path, tmp_path: Path) 
 
 def test_export_gives_weights_and_a_copy_as_target(run: Path, tmp_path: Path) -> None:
     export_run(run, tmp_path / "export")
-    learner, saved = make_learner(tmp_path), newest(run)
+    learner, saved = make_learner(tmp_path), newest_checkpoint(run)
     before = {name: tensor.clone() for name, tensor in learner.state()["adam"].items()}
     assert warm_start(learner, tmp_path / "export") == ["weights"]
     state = learner.state()
@@ -66,7 +59,7 @@ def test_export_gives_weights_and_a_copy_as_target(run: Path, tmp_path: Path) ->
 
 
 def test_file_in_half_precision_gives_rounded_weights(run: Path, tmp_path: Path) -> None:
-    weights = newest(run).files["weights"]
+    weights = newest_checkpoint(run).files["weights"]
     half = {name: tensor.to(torch.bfloat16) for name, tensor in weights.items()}
     save_file(half, tmp_path / "half.safetensors")
     learner = make_learner(tmp_path)
@@ -80,15 +73,15 @@ def test_training_starts_from_the_given_weights_with_other_settings(
     """No update is made, so the run saves what it started with."""
     config = tiny_config(tmp_path / "new", run__steps=40, learner__learning_rate=1e-3)
     folder = train(config, init=run).folder
-    assert_same(newest(folder).files["weights"], newest(run).files["weights"])
+    assert_same(newest_checkpoint(folder).files["weights"], newest_checkpoint(run).files["weights"])
     assert f"start from {run}: adam, target, weights" in capsys.readouterr().out
 
 
 def test_resume_has_precedence_over_init(run: Path, tmp_path: Path) -> None:
     first = train(tiny_config(tmp_path / "a", run__steps=200)).folder
-    before = newest(first).files["weights"]
+    before = newest_checkpoint(first).files["weights"]
     train(tiny_config(tmp_path / "a", run__steps=200), resume=True, init=run)
-    assert_same(newest(first).files["weights"], before)
+    assert_same(newest_checkpoint(first).files["weights"], before)
 
 
 def test_weights_of_another_network_are_refused(run: Path, tmp_path: Path) -> None:
