@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lookfurther.array_api import compile_static
-from lookfurther.networks import QFunction, q_from_inputs, q_values
+from lookfurther.networks import QFunction, head_outputs, q_values
 
 
 class AutogradPasses:
@@ -18,10 +18,10 @@ class AutogradPasses:
 
     def __init__(self, compiled: bool = False) -> None:
         self.actor_q_function: QFunction = q_values
-        self.online_forward = self.target_forward = q_from_inputs
+        self.online_forward = self.target_forward = head_outputs
         if compiled:
-            self.online_forward = compile_static(q_from_inputs, combo_kernels=True)
-            self.target_forward = compile_static(q_from_inputs)
+            self.online_forward = compile_static(head_outputs, combo_kernels=True)
+            self.target_forward = compile_static(head_outputs)
 
     def forward(self, network: nn.Module, inputs: Tensor) -> tuple[Tensor, Any]:
         """f [B, A], and the saved state that `backward` needs."""

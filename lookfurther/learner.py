@@ -14,7 +14,7 @@ from lookfurther.config import LearnerConfig
 from lookfurther.errors import TrainingDiverged
 from lookfurther.losses import clip_by_global_norm
 from lookfurther.master_weights import MasterWeights
-from lookfurther.networks import prepare_inputs, q_from_inputs
+from lookfurther.networks import head_outputs, prepare_inputs
 from lookfurther.objective import Objective, PreparedBatch
 from lookfurther.system import acceleration
 from lookfurther.types import Batch
@@ -46,13 +46,14 @@ class Learner:
         device: torch.device,
         precision: torch.dtype,
         compiled: bool = False,
+        objective: type[Objective] = Objective,
     ) -> None:
         self.config, self.device = config, device
         self.online_network = network.to(device)
         self.target_network = copy.deepcopy(self.online_network).requires_grad_(False)
         self.online_weights = MasterWeights(self.online_network, precision)
         self.target_weights = MasterWeights(self.target_network, precision)
-        self.objective = Objective(config)
+        self.objective = objective(config, self.online_network, self.target_network)
         self.priority_stream = acceleration.make_side_stream(device, high_priority=True)
         self.metrics_stream = acceleration.make_side_stream(device)
         self.parameters = list(self.online_network.parameters())
@@ -98,6 +99,7 @@ class Learner:
         network, passes = self.online_weights.compute_network, self.objective.passes
         after_step = self.config.priority_after_step
         with self.online_weights.autocast():
+            self.objective.begin_update(network, prepared)
             # f_theta(x) and f_theta(x') in one forward pass; L = L_TD + L_TC + L_IM and dL/df.
             q_both, saved = passes.forward(network, prepared.inputs)
             output = self.objective.compute_loss(q_both, prepared.q_target, prepared.batch)
@@ -109,7 +111,7 @@ class Learner:
                 metrics = self.objective.compute_metrics(q_both, output, prepared.batch.w)
                 on_metrics(metrics)
             # dL/dtheta, clipped, and AdamStep.
-            gradients = passes.backward(network, saved, output.grad_q)
+            gradients = self.objective.compute_gradients(network, prepared, saved, output)
         norm = self.apply_gradients(gradients, output.loss)
         self.priority_stream.join()
         self.metrics_stream.join()
@@ -168,12 +170,12 @@ class Learner:
         """A prepared batch of any size, computed without the compiled kernels."""
         with self.online_weights.autocast():
             inputs = prepare_inputs(self.online_network, batch.x_both.flatten(0, 1))
-            q_target = q_from_inputs(self.target_weights.compute_network, inputs[len(batch.a) :])
+            q_target = head_outputs(self.target_weights.compute_network, inputs[len(batch.a) :])
         return PreparedBatch(batch, inputs, q_target)
 
     def compute_priority(self, batch: Batch) -> Tensor:
         """Priorities [B] at the current weights, for a batch of any size."""
-        return self._priority_of_prepared(self._prepare_any_size(batch), q_from_inputs)
+        return self._priority_of_prepared(self._prepare_any_size(batch), head_outputs)
 
     @torch.no_grad()
     def _priority_of_prepared(

@@ -7,7 +7,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from lookfurther.networks import DuelingHead, QFunction, load_network_weights, q_values
+from lookfurther.heads import DuelingHead
+from lookfurther.networks import QFunction, load_network_weights, q_values
 
 
 class MasterWeights:

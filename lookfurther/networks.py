@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from lookfurther.array_api import widest_dtype
 from lookfurther.config import NetworkConfig
 from lookfurther.errors import CheckpointError, ConfigError
+from lookfurther.heads import DuelingHead
 from lookfurther.types import Spec
 
 NetworkBuilder = Callable[[Spec], nn.Module]
@@ -34,7 +35,7 @@ class DuelingNetwork(nn.Module):
         self.head = DuelingHead(self.streams.out_features, spec.actions)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.q_from_inputs(self.prepare_inputs(x))
+        return self.head.values(self.head_outputs(self.prepare_inputs(x)))
 
     def prepare_inputs(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """x / high in the type and layout of the first layer; independent of the weights."""
@@ -46,8 +47,8 @@ class DuelingNetwork(nn.Module):
         layout = torch.channels_last if x.ndim == 4 else torch.contiguous_format
         return x.to(dtype, memory_format=layout, copy=True).mul_(self.scale)
 
-    def q_from_inputs(self, inputs: Tensor) -> Tensor:
-        """f(x, a) [B, A] from prepared inputs."""
+    def head_outputs(self, inputs: Tensor) -> Tensor:
+        """What the loss takes, from prepared inputs: the outputs of the head."""
         return self.head(self.streams(self.torso(inputs)))
 
 
@@ -58,10 +59,10 @@ def prepare_inputs(network: nn.Module, x: Tensor, out: Tensor | None = None) -> 
     return x if out is None else out.copy_(x)
 
 
-def q_from_inputs(network: nn.Module, inputs: Tensor) -> Tensor:
-    """f(x, a) [B, A] in float32 from prepared inputs."""
+def head_outputs(network: nn.Module, inputs: Tensor) -> Tensor:
+    """What the loss takes, in float32 from prepared inputs: f(x, a) [B, A], or logits [B, A, N]."""
     is_dueling = isinstance(network, DuelingNetwork)
-    return (network.q_from_inputs(inputs) if is_dueling else network(inputs)).float()
+    return (network.head_outputs(inputs) if is_dueling else network(inputs)).float()
 
 
 def q_values(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -105,29 +106,6 @@ class DuelingStreams(nn.Module):
 def concat_streams(streams: Tensor) -> Tensor:
     """[2, B, width] of two streams to [B, 2 width]."""
     return streams.transpose(0, 1).flatten(1)
-
-
-class DuelingHead(nn.Module):
-    """V(x) + A(x, a) - mean_b A(x, b) from the two streams' concatenated last layers [B, 2 out].
-
-    All of it is linear, so it is one matrix product. It is computed in float32 in any precision:
-    near 200, adjacent bfloat16 values are 1 apart.
-    """
-
-    def __init__(self, features: int, actions: int) -> None:
-        super().__init__()
-        self.value = nn.Linear(features, 1)
-        self.advantage = nn.Linear(features, actions)
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            return nn.functional.linear(x.float(), *self.combined_weights())
-
-    def combined_weights(self) -> tuple[Tensor, Tensor]:
-        """The weight [actions, 2 out] and the bias [actions] of the one matrix product."""
-        v, a = self.value, self.advantage
-        weight = torch.cat([v.weight.expand_as(a.weight), a.weight - a.weight.mean(0)], -1)
-        return weight, v.bias + a.bias - a.bias.mean()
 
 
 class SpaceToDepth(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -62,8 +62,8 @@ def _make_passes(network: nn.Module, precision: torch.dtype) -> AutogradPasses:
 class Objective:
     """L(theta; batch, theta^(k-1)) of Sec. 3.4, or the variant that the configuration selects."""
 
-    def __init__(self, config: LearnerConfig) -> None:
-        self.config = config
+    def __init__(self, config: LearnerConfig, online: nn.Module, target: nn.Module) -> None:
+        self.config, self.online, self.target = config, online, target
         self.value_transform = make_value_transform(
             config.value_transform, config.value_transform_eps
         )
@@ -81,9 +81,17 @@ class Objective:
     @torch.no_grad()
     def prepare_into(self, online: nn.Module, target: nn.Module, prepared: PreparedBatch) -> None:
         """Compute the inputs and target values of `prepared.batch`, in place."""
+        self.prepare_inputs_into(online, prepared)
+        prepared.q_target.copy_(self.passes.target_forward(target, prepared.inputs_next))
+
+    def prepare_inputs_into(self, online: nn.Module, prepared: PreparedBatch) -> None:
+        """Compute the inputs of `prepared.batch`, in place."""
         if not self.passes.takes_raw_observations:
             self.prepare_fn(online, prepared.batch.x_both.flatten(0, 1), prepared.inputs)
-        prepared.q_target.copy_(self.passes.target_forward(target, prepared.inputs_next))
+
+    def values(self, outputs: Tensor) -> Tensor:
+        """f [B, A] of the network's outputs."""
+        return outputs
 
     def compute_loss(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> LossOutput:
         """The loss of values f_theta [2B, A] at x, then at x', and its gradient."""
@@ -128,6 +136,15 @@ class Objective:
         im = im_loss(q, a, e, self.config.margin)
         return td, tc, im, value_of_action(q, a) - target
 
+    def begin_update(self, network: nn.Module, prepared: PreparedBatch) -> None:
+        """Adapt to a batch before its gradient is computed: nothing, for fixed transforms."""
+
+    def compute_gradients(
+        self, network: nn.Module, prepared: PreparedBatch, saved: Any, output: LossOutput
+    ) -> list[Tensor]:
+        """dL/dtheta of every parameter, in the network's order."""
+        return self.passes.backward(network, saved, output.grad_q)
+
     @torch.no_grad()
     def compute_metrics(self, q_both: Tensor, output: LossOutput, w: Tensor) -> dict[str, Tensor]:
         """The metrics of an update, as scalars on the device."""
@@ -137,7 +154,7 @@ class Objective:
             "loss_td": (w * output.td).mean(),
             "loss_tc": (w * output.tc).mean(),
             "loss_im": (w * output.im).mean(),
-            "q_mean": q_both.chunk(2)[0].mean(),
+            "q_mean": self.values(q_both.chunk(2)[0]).mean(),
             "expert_share_of_gradient": expert_gradient_share(output.grad_q, n),
             "priority_agent": output.priority[:n].mean(),
         }
@@ -152,5 +169,5 @@ class Objective:
 
 def expert_gradient_share(grad_q: Tensor, agent_items: int) -> Tensor:
     """Share of |dL/df| that falls on expert items; grad_q [2B, A] is for x, then x'."""
-    size = grad_q.abs().sum(-1).view(2, -1).sum(0)
+    size = grad_q.flatten(1).abs().sum(-1).view(2, -1).sum(0)
     return size[agent_items:].sum() / size.sum().clamp(min=torch.finfo(size.dtype).tiny)

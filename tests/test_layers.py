@@ -22,7 +22,7 @@ EQUATIONS = ("transforms", "returns", "losses", "exploration", "priorities")
 LAYERS = (
     ("types", "errors", "array_api", "system", "decoding", "config", "validation", "presets"),
     EQUATIONS,
-    ("networks", "master_weights", "autograd", "adam", "gpu"),
+    ("heads", "networks", "master_weights", "autograd", "adam", "gpu"),
     ("replay", "envs", "actor", "rollout", "demos"),
     ("objective", "learner"),
     ("training",),

@@ -223,7 +223,7 @@ def test_compiled_input_preparation_equals_eager() -> None:
     config, spec = preset("apex-dqfd"), Spec("ALE/Pong-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
     x = torch.randint(0, 256, (6, *spec.observation_shape), dtype=torch.uint8)
     network = make_network_builder(config.network)(spec)
-    objective, eager = Objective(config.learner), prepare_inputs(network, x)
+    objective, eager = Objective(config.learner, network, network), prepare_inputs(network, x)
     objective.compile(network, torch.float32)
     objective.prepare_fn(network, x, found := torch.zeros_like(eager))
     assert torch.equal(found, eager)

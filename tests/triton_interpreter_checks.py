@@ -28,10 +28,11 @@ from lookfurther.gpu import conv, dueling, dueling_head
 from lookfurther.gpu import sum_tree as gpu_sum_tree
 from lookfurther.gpu.adam import FusedAdam
 from lookfurther.gpu.dueling import FusedDuelingPasses
+from lookfurther.heads import DuelingHead
 from lookfurther.learner import Learner
 from lookfurther.losses import clip_by_global_norm
 from lookfurther.master_weights import MasterWeights
-from lookfurther.networks import DuelingHead, DuelingNetwork, concat_streams, make_network_builder
+from lookfurther.networks import DuelingNetwork, concat_streams, make_network_builder
 from lookfurther.presets import preset
 from lookfurther.replay import prioritized, slots, sum_tree
 from lookfurther.replay.sum_tree import SumTree

@@ -43,7 +43,7 @@ def dueling_forward(network: DuelingNetwork, images: Tensor) -> tuple[Tensor, Sa
 
 
 def dueling_values(network: Any, images: Tensor) -> Tensor:
-    """Q-values [B, A] alone; equals `networks.q_from_inputs` of `networks.prepare_inputs`."""
+    """Q-values [B, A] alone; equals `networks.head_outputs` of `networks.prepare_inputs`."""
     return dueling_forward(network, images)[0]
 
 
