@@ -17,7 +17,7 @@ from lookfurther.cli.main import main
 from lookfurther.config import Config, from_json, replace
 from lookfurther.evaluation import results
 from lookfurther.evaluation.results import Evaluation, EvaluationConditions
-from lookfurther.networks import make_network_builder
+from lookfurther.networks import count_parameters, make_network_builder
 from lookfurther.training import checkpoint
 from lookfurther.types import Spec
 
@@ -70,6 +70,44 @@ def test_export_loads_as_the_same_agent(run: Path, tmp_path: Path) -> None:
     [file] = out.rglob("*.safetensors")
     state = load_file(file)
     assert all(torch.equal(state[k], v) for k, v in before.network.state_dict().items())
+
+
+def test_half_export_has_half_the_size_and_the_same_clear_actions(
+    run: Path, tmp_path: Path
+) -> None:
+    """Rounding to float16 changes a weight by at most one part in 2,048."""
+    for name, words in (("full", []), ("half", ["--half"])):
+        assert main(["export", str(run), "--out", str(tmp_path / name), *words]) == 0
+    sizes = {
+        name: next((tmp_path / name).rglob("*.safetensors")).stat().st_size
+        for name in ("full", "half")
+    }
+    parameters = count_parameters(Agent.load(run).network)
+    assert sizes["full"] - sizes["half"] == pytest.approx(2 * parameters, abs=64)
+    random = np.random.default_rng(0)
+    observations = random.integers(0, 256, (200, *SPEC.observation_shape), np.uint8)
+    before, after = (Agent.load(path).q_values(observations) for path in (run, tmp_path / "half"))
+    difference = np.abs(after - before).max()
+    assert 0 < difference < 1e-2 * np.abs(before).max()
+    best_two = np.sort(before, -1)[:, -2:]
+    is_clear = best_two[:, 1] - best_two[:, 0] > 2 * difference
+    assert is_clear.mean() > 0.5
+    assert np.array_equal(before.argmax(-1)[is_clear], after.argmax(-1)[is_clear])
+    assert "| weights | rounded to float16;" in (tmp_path / "half/README.md").read_text()
+    assert "float16" not in (tmp_path / "full/README.md").read_text()
+
+
+def test_half_export_refuses_weights_outside_the_range(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = Agent.load(run)
+    weights = agent.network.state_dict()
+    next(iter(weights.values())).fill_(65_520)  # the largest float16 is 65,504
+    facts = {"step": 1, "spec": SPEC._asdict(), "config": dataclasses.asdict(CONFIG)}
+    saved = checkpoint.save(tmp_path / "large", 1, {"weights": dict(weights)}, facts, keep=1)
+    assert main(["export", str(saved), "--out", str(tmp_path / "out"), "--half"]) == 2
+    assert "a weight that float16 cannot hold: export without --half" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_export_of_export_has_equal_files(run: Path, tmp_path: Path) -> None:

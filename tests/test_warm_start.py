@@ -58,6 +58,14 @@ def test_export_gives_weights_and_a_copy_as_target(run: Path, tmp_path: Path) ->
     assert_same(state["adam"], before)
 
 
+def test_half_export_gives_rounded_weights(run: Path, tmp_path: Path) -> None:
+    export_run(run, tmp_path / "export", half=True)
+    learner, saved = make_learner(tmp_path), newest_checkpoint(run)
+    warm_start(learner, tmp_path / "export")
+    rounded = {name: x.half().float() for name, x in saved.files["weights"].items()}
+    assert_same(learner.state()["weights"], rounded)
+
+
 def test_file_in_half_precision_gives_rounded_weights(run: Path, tmp_path: Path) -> None:
     weights = newest_checkpoint(run).files["weights"]
     half = {name: tensor.to(torch.bfloat16) for name, tensor in weights.items()}

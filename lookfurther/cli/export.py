@@ -1,4 +1,4 @@
-"""lookfurther export RUN --out DIR"""
+"""lookfurther export RUN --out DIR [--half]"""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ class ExportOptions:
     """run folder (its best checkpoint, otherwise its newest) or one checkpoint"""
     out: Path = tyro.MISSING
     """new folder"""
+    half: bool = False
+    """store the weights in float16: half the size, values change by about 0.1 %"""
 
 
 def run(args: list[str]) -> int:
@@ -26,5 +28,5 @@ def run(args: list[str]) -> int:
     options = parse_options(ExportOptions, ExportOptions(), args, "lookfurther export")
     from lookfurther.report.model_card import export_run
 
-    print(f"export: {export_run(options.run, options.out)}")
+    print(f"export: {export_run(options.run, options.out, options.half)}")
     return 0

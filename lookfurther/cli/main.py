@@ -26,7 +26,9 @@ COMMANDS = CommandGroup(
         "suite": Command(
             "FILE.toml | NAME [--out DIR]", "train environments x presets x seeds", "suite"
         ),
-        "export": Command("RUN --out DIR", "write weights, configuration and model card", "export"),
+        "export": Command(
+            "RUN --out DIR [--half]", "write weights, configuration and model card", "export"
+        ),
         "record": Command("ENV [--name SET]", "record demonstrations in the browser", "record"),
         "bench": Command("[PRESET] [--json FILE]", "measure the speed of this machine", "bench"),
         "demos": Command(

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from lookfurther.agent import Agent, read_agent
 from lookfurther.config import replace, to_json
 from lookfurther.envs.naming import is_atari
@@ -23,8 +25,10 @@ from lookfurther.system.printable import make_printable
 from lookfurther.training import checkpoint, metrics
 
 
-def export_run(run: Path, out: Path) -> Path:
+def export_run(run: Path, out: Path, half: bool = False) -> Path:
     """Write the weights of a run with their description, completely or not at all.
+
+    `half` stores the weights in float16, in half of the space.
 
     out/README.md     the model card
     out/config.json   all settings
@@ -33,6 +37,9 @@ def export_run(run: Path, out: Path) -> Path:
     out/versions.json the versions of the libraries they were trained with
     """
     agent = read_agent(run)
+    weights = dict(agent.network.state_dict())
+    if half:
+        weights = {name: round_to_half(name, tensor) for name, tensor in weights.items()}
     agent.config = replace(agent.config, run__folder="")  # a path on this machine
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is not an empty folder: choose another --out")
@@ -42,11 +49,11 @@ def export_run(run: Path, out: Path) -> Path:
         if evaluation.conditions.step == agent.step
     }
     versions = _read_versions(run / "versions.json")
-    card = render_card(agent, metrics_at_step(run, agent.step), evaluations, versions)
+    card = render_card(agent, metrics_at_step(run, agent.step), evaluations, versions, half)
     try:
         with atomic_replace(out) as folder:
             folder.mkdir()
-            _write_weights(agent, folder)
+            _write_weights(agent, weights, folder)
             write_text(folder / "config.json", to_json(agent.config))
             write_text(folder / "versions.json", json.dumps(versions, indent=2) + "\n")
             write_text(folder / "README.md", card)
@@ -57,14 +64,22 @@ def export_run(run: Path, out: Path) -> Path:
     return out
 
 
-def _write_weights(agent: Agent, folder: Path) -> None:
+def round_to_half(name: str, tensor: Tensor) -> Tensor:
+    """A tensor of weights in float16; raises if a weight is outside its range."""
+    if not tensor.is_floating_point():  # a counter of a user's network
+        return tensor
+    if not tensor.half().isfinite().all():
+        raise ConfigError(f"{name} has a weight that float16 cannot hold: export without --half")
+    return tensor.half()
+
+
+def _write_weights(agent: Agent, weights: dict[str, Tensor], folder: Path) -> None:
     facts = {
         "step": agent.step,
         "spec": agent.spec._asdict(),
         "config": dataclasses.asdict(agent.config),
     }
-    weights = {"weights": dict(agent.network.state_dict())}
-    checkpoint.save(folder / "best", agent.step, weights, facts, keep=1)
+    checkpoint.save(folder / "best", agent.step, {"weights": weights}, facts, keep=1)
 
 
 def metrics_at_step(run: Path, step: int) -> dict[str, Any]:
@@ -89,6 +104,7 @@ def render_card(
     metrics_row: dict[str, Any],
     evaluations: dict[str, Evaluation],
     versions: dict[str, str | None],
+    half: bool,
 ) -> str:
     """Render the model card: Markdown with the YAML header of model hubs."""
     config, env = agent.config, agent.spec.env
@@ -98,7 +114,7 @@ def render_card(
         "An action-value network trained with lookfurther, the system of [Observe and Look Further:"
         " Achieving Consistent Performance on Atari](https://arxiv.org/abs/1805.11593).",
         "## What it is",
-        _markdown_table(("", ""), _fact_rows(agent, metrics_row)),
+        _markdown_table(("", ""), _fact_rows(agent, metrics_row, half)),
         "## Evaluation",
         _markdown_table(*_score_table(evaluations)) if evaluations else "Not evaluated.",
         "## How to load it",
@@ -142,7 +158,7 @@ def _version_rows(versions: dict[str, str | None]) -> list[tuple[str, str]]:
     ]
 
 
-def _fact_rows(agent: Agent, metrics_row: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _fact_rows(agent: Agent, metrics_row: dict[str, Any], half: bool) -> Iterator[tuple[str, str]]:
     """Names and values that describe the agent and its training."""
     config, spec = agent.config, agent.spec
     description = PRESETS[config.preset].description if config.preset in PRESETS else "custom"
@@ -151,6 +167,8 @@ def _fact_rows(agent: Agent, metrics_row: dict[str, Any]) -> Iterator[tuple[str,
     yield "actions", f"{spec.actions}"
     yield "preset", f"{_code_span(config.preset)} ({description})"
     yield "parameters", f"{count_parameters(agent.network):,}"
+    if half:
+        yield "weights", "rounded to float16; the evaluations used those before rounding"
     if is_atari(spec.env):
         sticky = config.environment.sticky_prob
         yield "sticky actions in training", f"probability {sticky:g}" if sticky else "no"
