@@ -10,11 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lookfurther.cli.demos import playback
+from lookfurther.cli.demos import align as align_command
 from lookfurther.cli.main import main
 from lookfurther.config import EnvConfig
 from lookfurther.demos import align, catalog, storage
-from lookfurther.demos.align import BeamSearch, BeamSettings, compute_byte_limits, ram_distance
+from lookfurther.demos.beam_search import (
+    BeamSearch,
+    BeamSettings,
+    compute_byte_limits,
+    ram_distance,
+)
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import block_majority, episode_from_log, frames_by_step
 from lookfurther.envs import get_spec
@@ -111,7 +116,7 @@ def test_aligning_aligned_demo_changes_nothing(aligned: Episode) -> None:
 
 
 def test_extend_returns_nearest_distinct_candidates(recorded: Episode) -> None:
-    search = BeamSearch(log_of(recorded), PACMAN, 4)
+    search = BeamSearch(log_of(recorded), log_of(recorded), PACMAN, 4)
     candidates = search.extend([search.initial_candidate()], 0, 110, BeamSettings(20, 2, 0))
     wide_beam = search.extend(candidates, 110, 111, BeamSettings(1000, 2, 0))
     narrow_beam = search.extend(candidates, 110, 111, BeamSettings(2, 2, 0))
@@ -142,7 +147,7 @@ def test_lost_segment_backtracks_with_wider_beam(
     monkeypatch.setattr(align, "BEAM_SETTINGS", settings)
     monkeypatch.setattr(align, "SEGMENT_STEPS", 25)
     monkeypatch.setattr(BeamSearch, "extend", record_call)
-    align.search_alignment(log_of(recorded), PACMAN, 4)
+    align.search_alignment(log_of(recorded), log_of(recorded), PACMAN, 4)
     narrow, wide = settings
     assert calls[:6] == [
         (0, 25, narrow),
@@ -163,9 +168,11 @@ def test_too_many_lost_segments_raise(recorded: Episode, monkeypatch: pytest.Mon
     with pytest.raises(
         align.AlignmentLost, match="no actions follow the human's game after step 75"
     ):
-        align.search_alignment(log_of(recorded), PACMAN, 4)
+        align.search_alignment(log_of(recorded), log_of(recorded), PACMAN, 4)
     monkeypatch.setattr(align, "MAX_LOST_SEGMENTS", 1000)  # more than there are segments
-    assert count_ambiguous(align.search_alignment(log_of(recorded), PACMAN, 4)) == 0
+    assert (
+        count_ambiguous(align.search_alignment(log_of(recorded), log_of(recorded), PACMAN, 4)) == 0
+    )
 
 
 @pytest.fixture
@@ -211,7 +218,7 @@ def test_align_prints_progress(
         return aligned
 
     monkeypatch.setattr(align, "align_episode", report_progress)
-    playback.try_align("a", PACMAN, 4, (0, recorded))
+    align_command.try_align("a", PACMAN, 4, (0, recorded))
     first, *steps, _ = capsys.readouterr().out.splitlines()
     count = count_ambiguous(log_of(recorded))
     search = f"{count} ambiguous steps, whose actions give 140: searching"
@@ -236,7 +243,7 @@ def test_align_command_saves_verified_set(
     assert catalog.describe_set("aligned").author == "aligned from pacman-v0"
     assert main(["demos", "verify", "aligned"]) == 0
     with pytest.raises(DemonstrationError, match="aligned-v0 has one action in every step"):
-        playback.align_set(playback.AlignOptions("aligned", "twice"))
+        align_command.align_set(align_command.AlignOptions("aligned", "twice"))
 
 
 def test_align_saves_nothing_if_no_episode_aligns(
@@ -257,7 +264,7 @@ def test_align_saves_nothing_if_no_episode_aligns(
     ):
         monkeypatch.setattr(align, "align_episode", replacement)
         with pytest.raises(DemonstrationError, match="no episode of pacman-v0 could be aligned"):
-            playback.align_set(playback.AlignOptions(saved, "aligned"))
+            align_command.align_set(align_command.AlignOptions(saved, "aligned"))
         assert f"pacman-v0, episode 0: {reason}" in capsys.readouterr().out
     assert not catalog.set_path("aligned-v0").exists()
 
@@ -268,8 +275,8 @@ def test_parallel_align_keeps_episode_order(
     short = episode_from_log(human_log(402, seed=3), PACMAN)
     storage.save_episodes("both-v0", [aligned, short], get_spec(PACMAN, EnvConfig()), "a test")
     monkeypatch.setattr(processes, "count_cores", lambda: 2)
-    monkeypatch.setattr(playback, "try_align", align_second_only)
-    assert playback.align_set(playback.AlignOptions("both", "new")) == 0
+    monkeypatch.setattr(align_command, "try_align", align_second_only)
+    assert align_command.align_set(align_command.AlignOptions("both", "new")) == 0
     first, second = catalog.open_set("new").episodes
     assert np.array_equal(first.planes, aligned.planes)
     assert np.array_equal(second.actions, short.actions[:40])

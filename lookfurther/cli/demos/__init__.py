@@ -22,7 +22,7 @@ COMMANDS = CommandGroup(
             "NAME OUT.gif|OUT.mp4", "write an animation of an episode", "playback:animate_set"
         ),
         "align": Command(
-            "NAME --name NEW", "convert human play to one action per step", "playback:align_set"
+            "NAME --name NEW", "convert human play to one action per step", "align:align_set"
         ),
         "import": Command(
             "FILE ... --name NAME", "import recordings of other tools", "transfer:import_files"

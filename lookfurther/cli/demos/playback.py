@@ -1,4 +1,4 @@
-"""lookfurther demos verify, play, align"""
+"""lookfurther demos verify, play"""
 
 from __future__ import annotations
 
@@ -10,14 +10,8 @@ from functools import partial
 import tyro
 
 from lookfurther.cli.demos.arguments import OutputPath, SetName, SetNames
-from lookfurther.cli.demos.formatting import (
-    format_audit,
-    format_episode_size,
-    pluralize,
-)
-from lookfurther.cli.demos.transfer import print_saved_set
+from lookfurther.cli.demos.formatting import format_audit, pluralize
 from lookfurther.cli.parsing import check_writable
-from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode, best_episode_index
 from lookfurther.errors import ConfigError, DemonstrationError
@@ -28,7 +22,6 @@ from lookfurther.system.processes import parallel_map
 ATARI_FPS, OTHER_FPS = 60.0, 10.0  # emulator frames per second; steps of other environments
 MAX_VIDEO_FPS = 30.0  # above it, frames are skipped
 MIN_VIDEO_HEIGHT = 420  # pixels that small frames are enlarged to
-PROGRESS_PERIOD = 200  # steps of an alignment between two progress lines
 
 
 @dataclass(frozen=True)
@@ -61,16 +54,6 @@ class PlayOptions:
     """integer scale factor; 0: chosen from the frame size"""
     modules: tuple[str, ...] = ()
     """modules to import first, which register the environment or define its wrappers"""
-
-
-@dataclass(frozen=True)
-class AlignOptions:
-    """Align human episodes to agent steps, with one action per step."""
-
-    source: SetName = tyro.MISSING
-    """the set"""
-    name: str = ""
-    """the new set"""
 
 
 def verify_sets(options: VerifyOptions) -> int:
@@ -149,87 +132,3 @@ def select_steps(options: PlayOptions, length: int, rate: float) -> tuple[list[i
         raise ConfigError(f"--speed must be above 0 and at most 1000, not {options.speed:g}")
     stride = math.ceil(rate * options.speed / MAX_VIDEO_FPS)
     return list(range(options.begin, end + 1, stride)), rate * options.speed / stride
-
-
-def align_set(options: AlignOptions) -> int:
-    """Save a new set; an episode that cannot be aligned is kept unchanged."""
-    name, demo_set = catalog.new_set_id(options.name), catalog.open_set(options.source)
-    spec, env_config = demo_set.description.spec, storage.recorded_env_config(demo_set.description)
-    check_alignable(demo_set, env_config)
-    align = partial(try_align, demo_set.name, spec.env, env_config.action_repeat)
-    aligned = list(parallel_map(align, list(enumerate(demo_set.episodes))))
-    if not any(aligned):
-        raise DemonstrationError(f"no episode of {demo_set.name} could be aligned: use it as it is")
-    episodes = [new or old for new, old in zip(aligned, demo_set.episodes, strict=True)]
-    source = f"aligned from {demo_set.name}"
-    path = storage.save_episodes(name, episodes, spec, source, env_config=env_config)
-    print_saved_set(name, episodes, path)
-    return 0
-
-
-def check_alignable(demo_set: catalog.DemoSet, env_config: EnvConfig) -> None:
-    """Raise if alignment is impossible or not needed."""
-    name, repeat = demo_set.name, env_config.action_repeat
-    if not demo_set.description.origin.game:
-        raise DemonstrationError(f"{name} is not of an Atari game: only those can be aligned")
-    if env_config.sticky_prob:
-        raise DemonstrationError(f"{name} has sticky actions: such games cannot be aligned")
-    if not any(count_ambiguous(episode, repeat) for episode in demo_set.episodes):
-        raise DemonstrationError(f"{name} has one action in every step: use it as it is")
-
-
-def count_ambiguous(episode: Episode, action_repeat: int) -> int:
-    """Count the steps of an episode that hold several actions; none without an input log."""
-    from lookfurther.demos.playback import count_ambiguous_steps
-
-    return count_ambiguous_steps(episode.input_log, action_repeat) if episode.input_log else 0
-
-
-def try_align(
-    set_name: str, env: str, action_repeat: int, numbered: tuple[int, Episode]
-) -> Episode | None:
-    """Return the episode with one action per step, or None to keep it; print the outcome."""
-    from lookfurther.demos.align import hold_episode_actions, imitation_score, verified_episode
-
-    index, episode = numbered
-    label = f"{set_name}, episode {index}"
-    count = count_ambiguous(episode, action_repeat)
-    ambiguous = pluralize(count, "ambiguous step")
-    if not count:
-        print(f"{label}: one action in every step, kept as it is", flush=True)
-        return None
-
-    own_score = imitation_score(episode, env, action_repeat)
-    own = format_number(own_score)
-    if own_score == episode.score:
-        print(f"{label}: its own actions, one per step, give {own}", flush=True)
-        held = hold_episode_actions(episode, env, action_repeat)
-        return verified_episode(held, env, action_repeat)
-    size = format_episode_size(episode)
-    print(f"{label}: {size}; {ambiguous}, whose actions give {own}: searching", flush=True)
-
-    aligned = _search_alignment(label, episode, env, action_repeat)
-    if aligned is None:
-        return None
-    if aligned.score <= own_score:
-        scores = f"its own actions give {own}, aligned ones {format_number(aligned.score)}"
-        print(f"{label}: {scores}, kept as it is: {size}", flush=True)
-        return None
-    result = f"{format_episode_size(aligned)}, of {format_number(episode.score)}"
-    print(f"{label}: {result}; {ambiguous} before, whose actions gave {own}, none now", flush=True)
-    return aligned
-
-
-def _search_alignment(label: str, episode: Episode, env: str, action_repeat: int) -> Episode | None:
-    """Align an episode and print the progress; return None if the search fails."""
-    from lookfurther.demos.align import AlignmentLost, align_episode
-
-    def print_progress(step: int, steps: int) -> None:
-        if step % PROGRESS_PERIOD == 0 or step == steps:
-            print(f"{label}: step {step:,} of {steps:,}", flush=True)
-
-    try:
-        return align_episode(episode, env, action_repeat, print_progress)
-    except AlignmentLost as error:
-        print(f"{label}: {error}, kept as it is: {format_episode_size(episode)}", flush=True)
-        return None

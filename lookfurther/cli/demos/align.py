@@ -1,0 +1,172 @@
+"""lookfurther demos align"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import tyro
+
+from lookfurther.cli.demos.arguments import Flag, SetName
+from lookfurther.cli.demos.formatting import format_episode_size, pluralize
+from lookfurther.cli.demos.transfer import print_saved_set
+from lookfurther.config import EnvConfig
+from lookfurther.demos import catalog, storage
+from lookfurther.demos.episode import Episode
+from lookfurther.errors import DemonstrationError
+from lookfurther.system.formatting import format_number
+from lookfurther.system.processes import parallel_map
+
+if TYPE_CHECKING:
+    from lookfurther.demos.align import ProgressCallback
+
+PROGRESS_PERIOD = 200  # steps between two progress lines
+
+
+@dataclass(frozen=True)
+class AlignOptions:
+    """Align human episodes to agent steps, with one action per step."""
+
+    source: SetName = tyro.MISSING
+    """the set"""
+    name: str = ""
+    """the new set"""
+    starts: Flag = False
+    """play each episode from power-on and after 1, 2 and 3 no-op frames, as an agent does"""
+
+
+def align_set(options: AlignOptions) -> int:
+    """Save a new set; an episode that cannot be aligned is kept unchanged."""
+    name, demo_set = catalog.new_set_id(options.name), catalog.open_set(options.source)
+    spec, env_config = demo_set.description.spec, storage.recorded_env_config(demo_set.description)
+    check_alignable(demo_set, env_config)
+    align_all = align_every_start if options.starts else align_every_episode
+    episodes = align_all(demo_set, env_config.action_repeat)
+    if not episodes:
+        raise DemonstrationError(f"no episode of {demo_set.name} could be aligned: use it as it is")
+    source = f"aligned from {demo_set.name}"
+    path = storage.save_episodes(name, episodes, spec, source, env_config=env_config)
+    print_saved_set(name, episodes, path)
+    return 0
+
+
+def align_every_episode(demo_set: catalog.DemoSet, action_repeat: int) -> list[Episode]:
+    """Align each ambiguous episode and keep the others; empty if nothing could be aligned."""
+    if not any(count_ambiguous(episode, action_repeat) for episode in demo_set.episodes):
+        raise DemonstrationError(
+            f"{demo_set.name} has one action in every step: use it as it is,"
+            " or add --starts to play it from the starts of an evaluation"
+        )
+    align = partial(try_align, demo_set.name, demo_set.description.spec.env, action_repeat)
+    aligned = list(parallel_map(align, list(enumerate(demo_set.episodes))))
+    pairs = zip(aligned, demo_set.episodes, strict=True)
+    return [new or old for new, old in pairs] if any(aligned) else []
+
+
+def align_every_start(demo_set: catalog.DemoSet, action_repeat: int) -> list[Episode]:
+    """Play each episode from every distinct start of an evaluation; losing games are left out."""
+    env = demo_set.description.spec.env
+    tasks = [
+        StartTask(f"{demo_set.name}, episode {index}, start {phase}", episode, phase)
+        for index, episode in enumerate(demo_set.episodes)
+        for phase in range(action_repeat)
+    ]
+    aligned = parallel_map(partial(try_align_start, env, action_repeat), tasks)
+    return [episode for episode in aligned if episode]
+
+
+class StartTask(NamedTuple):
+    """One episode from one start."""
+
+    label: str
+    episode: Episode
+    phase: int  # no-op frames before the first full step
+
+
+def try_align_start(env: str, action_repeat: int, task: StartTask) -> Episode | None:
+    """Return the game from this start, or None if the search loses it; print the outcome."""
+    from lookfurther.demos.align import align_from_start
+
+    label, episode, phase = task
+    search = partial(align_from_start, episode, env, action_repeat, phase)
+    aligned = _search_alignment(label, search, "left out")
+    if aligned is not None:
+        result = f"{format_episode_size(aligned)}, of {format_number(episode.score)}"
+        print(f"{label}: {result}", flush=True)
+    return aligned
+
+
+def check_alignable(demo_set: catalog.DemoSet, env_config: EnvConfig) -> None:
+    """Raise if alignment is impossible."""
+    name = demo_set.name
+    if not demo_set.description.origin.game:
+        raise DemonstrationError(f"{name} is not of an Atari game: only those can be aligned")
+    if env_config.sticky_prob:
+        raise DemonstrationError(f"{name} has sticky actions: such games cannot be aligned")
+
+
+def count_ambiguous(episode: Episode, action_repeat: int) -> int:
+    """Count the steps of an episode that hold several actions; none without an input log."""
+    from lookfurther.demos.playback import count_ambiguous_steps
+
+    return count_ambiguous_steps(episode.input_log, action_repeat) if episode.input_log else 0
+
+
+def try_align(
+    set_name: str, env: str, action_repeat: int, numbered: tuple[int, Episode]
+) -> Episode | None:
+    """Return the episode with one action per step, or None to keep it; print the outcome."""
+    from lookfurther.demos.align import (
+        align_episode,
+        hold_episode_actions,
+        imitation_score,
+        verified_episode,
+    )
+
+    index, episode = numbered
+    label = f"{set_name}, episode {index}"
+    count = count_ambiguous(episode, action_repeat)
+    ambiguous = pluralize(count, "ambiguous step")
+    if not count:
+        print(f"{label}: one action in every step, kept as it is", flush=True)
+        return None
+
+    own_score = imitation_score(episode, env, action_repeat)
+    own = format_number(own_score)
+    if own_score == episode.score:
+        print(f"{label}: its own actions, one per step, give {own}", flush=True)
+        held = hold_episode_actions(episode, env, action_repeat)
+        return verified_episode(held, env, action_repeat)
+    size = format_episode_size(episode)
+    print(f"{label}: {size}; {ambiguous}, whose actions give {own}: searching", flush=True)
+
+    search = partial(align_episode, episode, env, action_repeat)
+    aligned = _search_alignment(label, search, f"kept as it is: {size}")
+    if aligned is None:
+        return None
+    if aligned.score <= own_score:
+        scores = f"its own actions give {own}, aligned ones {format_number(aligned.score)}"
+        print(f"{label}: {scores}, kept as it is: {size}", flush=True)
+        return None
+    result = f"{format_episode_size(aligned)}, of {format_number(episode.score)}"
+    print(f"{label}: {result}; {ambiguous} before, whose actions gave {own}, none now", flush=True)
+    return aligned
+
+
+def _search_alignment(
+    label: str, search: Callable[[ProgressCallback], Episode], consequence: str
+) -> Episode | None:
+    """Run a search and print its progress; return None if it fails."""
+    from lookfurther.demos.align import AlignmentLost
+
+    def print_progress(step: int, steps: int) -> None:
+        if step % PROGRESS_PERIOD == 0 or step == steps:
+            print(f"{label}: step {step:,} of {steps:,}", flush=True)
+
+    try:
+        return search(print_progress)
+    except AlignmentLost as error:
+        print(f"{label}: {error}, {consequence}", flush=True)
+        return None

@@ -1,0 +1,181 @@
+"""A beam search for the actions of an agent that stays close to a human's play."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from lookfurther.demos.episode import InputLog
+from lookfurther.demos.playback import (
+    PAD_ACTION,
+    frames_by_step,
+    make_emulator,
+    play_log,
+    step_ends,
+)
+from lookfurther.envs.emulator import load_game, make_ale
+from lookfurther.envs.factory import find_game
+
+if TYPE_CHECKING:
+    from ale_py import ALEState
+
+NOOP = 0
+
+# The distance of a candidate from the human's play is a sum over RAM bytes, score and lives.
+BYTE_LIMIT_RANGE = (2, 64)  # most for a byte: if it changes in every step, if it rarely changes
+SCORE_PENALTY = 40  # for another score
+LIFE_PENALTY = 60  # for each life more or fewer
+
+
+class BeamSettings(NamedTuple):
+    """The effort of the search. The first settings suffice nearly everywhere."""
+
+    width: int  # candidates that are kept
+    action_window: int  # steps before and after a step whose actions it may take
+    backtrack_segments: int  # segments to go back first
+
+
+class ReferencePlay(NamedTuple):
+    """The human's game after each step."""
+
+    ram: np.ndarray  # [T + 1, 128] int16
+    scores: np.ndarray  # [T + 1] float64
+    lives: np.ndarray  # [T + 1] int64
+    byte_limits: np.ndarray  # [128] int64: the largest distance that a byte contributes
+
+
+class Candidate(NamedTuple):
+    """A play of the first steps."""
+
+    distance: int  # from the human's play
+    state: ALEState
+    score: float
+    action_history: tuple[Any, ...]  # (last action, history before it)
+
+    def action_sequence(self) -> np.ndarray:
+        """[T] uint8."""
+        actions, history = [], self.action_history
+        while history:
+            action, history = history
+            actions.append(action)
+        return np.array(actions[::-1], np.uint8)
+
+
+class Successor(NamedTuple):
+    """The result of one more step."""
+
+    ram: np.ndarray  # [128] uint8
+    lives: int
+    candidate: Candidate
+
+
+class BeamSearch:
+    """Extends candidates step by step and compares them with the human's play."""
+
+    def __init__(
+        self, human_log: InputLog, start_log: InputLog, env: str, action_repeat: int
+    ) -> None:
+        self.reference = record_reference(human_log, start_log, env, action_repeat)
+        self.step_frames = frames_by_step(start_log.frame_actions, action_repeat, start_log.phase)
+        self.step_ends = step_ends(start_log, action_repeat).tolist()
+        self.num_steps = len(self.step_frames)
+        is_waiting = np.isin(self.step_frames, (NOOP, PAD_ACTION)).all(1)
+        self.first_active_step = int(np.argmin(is_waiting))
+        self.ram_writes: dict[int, list[tuple[int, int]]] = {}
+        for frame, address, value in start_log.ram_writes.tolist():
+            self.ram_writes.setdefault(frame, []).append((address, value))
+        self._ale = make_ale(seed=start_log.seed)
+        load_game(self._ale, find_game(env), start_log.variant)
+
+    def initial_candidate(self) -> Candidate:
+        return Candidate(0, self._ale.cloneState(), 0.0, ())
+
+    def extend(
+        self, candidates: list[Candidate], begin: int, end: int, settings: BeamSettings
+    ) -> list[Candidate]:
+        """The closest candidates after more steps, best first; empty if all games are over.
+
+        They do not act before the human does.
+        """
+        for step in range(begin, end):
+            window = settings.action_window if step >= self.first_active_step else 0
+            first, last = max(step - window, 0), step + window
+            nearby = self.step_frames[first : last + 1]
+            actions = sorted(set(nearby.flatten().tolist()) - {PAD_ACTION})
+            successors = self._expand(candidates, actions, step)
+            candidates = select_nearest(successors, self.reference, step + 1, settings.width)
+        return candidates
+
+    def _expand(
+        self, candidates: list[Candidate], actions: list[int], step: int
+    ) -> Iterator[Successor]:
+        """Every action after every candidate, except games that end before the human's."""
+        ale, is_last = self._ale, step + 1 == self.num_steps
+        frames = range(self.step_ends[step], self.step_ends[step + 1])
+        for candidate in candidates:
+            for action in actions:
+                ale.restoreState(candidate.state)
+                score = candidate.score
+                for frame in frames:
+                    for address, value in self.ram_writes.get(frame, ()):
+                        ale.setRAM(address, value)
+                    score += ale.act(action)
+                if is_last or not ale.game_over(with_truncation=False):
+                    history = (action, candidate.action_history)
+                    extended = Candidate(0, ale.cloneState(), score, history)
+                    yield Successor(ale.getRAM(), ale.lives(), extended)
+
+
+def record_reference(
+    human_log: InputLog, start_log: InputLog, env: str, action_repeat: int
+) -> ReferencePlay:
+    """Play the human's game and record it after each step of the new game."""
+    emulator = make_emulator(human_log, env, action_repeat)
+    score, rows = 0.0, [(emulator.ram(), 0.0, emulator.lives)]
+    for reward in play_log(human_log, emulator):
+        score += reward
+        rows.append((emulator.ram(), score, emulator.lives))
+    delay = len(start_log.frame_actions) - len(human_log.frame_actions)
+    ends = np.maximum(step_ends(start_log, action_repeat) - delay, 0)
+    ram, scores, lives = zip(*(rows[end] for end in ends if end < len(rows)), strict=True)
+    ram = np.array(ram, np.int16)
+    return ReferencePlay(ram, np.array(scores), np.array(lives), compute_byte_limits(ram))
+
+
+def compute_byte_limits(ram: np.ndarray) -> np.ndarray:
+    """The largest distance of each byte, [128]; higher if it changes rarely in [T + 1, 128].
+
+    Doors, keys and lives change rarely, and a difference there persists. Timers and random numbers
+    change in every step. Positions are in between.
+    """
+    change_rate = (ram[1:] != ram[:-1]).mean(0)
+    limits = BYTE_LIMIT_RANGE[0] / np.maximum(change_rate, 1e-9)
+    return np.clip(limits, *BYTE_LIMIT_RANGE).astype(np.int64)
+
+
+def select_nearest(
+    successors: Iterator[Successor], reference: ReferencePlay, step: int, width: int
+) -> list[Candidate]:
+    """The candidates closest to the human's play, without duplicates.
+
+    Candidates are duplicates if their RAM differs only in bytes that change in every step.
+    Otherwise one play with many different timers would soon fill the beam.
+    """
+    nearest: dict[bytes, Candidate] = {}
+    is_key_byte = reference.byte_limits > BYTE_LIMIT_RANGE[0]
+    for ram, lives, candidate in successors:
+        distance = ram_distance(ram, reference.ram[step], reference.byte_limits)
+        distance += LIFE_PENALTY * abs(lives - int(reference.lives[step]))
+        distance += SCORE_PENALTY * int(candidate.score != reference.scores[step])
+        key = ram[is_key_byte].tobytes()
+        if key not in nearest or distance < nearest[key].distance:
+            nearest[key] = candidate._replace(distance=distance)
+    return sorted(nearest.values(), key=lambda candidate: candidate.distance)[:width]
+
+
+def ram_distance(ram: np.ndarray, reference_ram: np.ndarray, byte_limits: np.ndarray) -> int:
+    """The sum of the differences of all bytes modulo 256, each up to its limit."""
+    difference = (ram.astype(np.int16) - reference_ram) & 255
+    return int(np.minimum(np.minimum(difference, 256 - difference), byte_limits).sum())
