@@ -197,9 +197,6 @@ class Config:
         return self.learner.agent_items + self.learner.expert_items
 
 
-# Settings in which the runs of one group differ.
-SEED_SETTINGS = frozenset({"run.seed", "run.folder"})
-
 RENAMED_SETTINGS = {
     "environment.stack": "environment.frame_stack",
     "environment.reward": "environment.reward_transform",
@@ -256,7 +253,7 @@ def flatten_tree(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield prefix + name, value
 
 
-def config_fingerprint(config: Config, excluded: Iterable[str] = SEED_SETTINGS) -> str:
+def config_fingerprint(config: Config, excluded: Iterable[str] = ()) -> str:
     """A text that is equal for configurations equal in all but the excluded settings."""
     omitted = set(excluded)
     kept = {name: value for name, value in flatten_settings(config).items() if name not in omitted}

@@ -29,7 +29,7 @@ def make_evaluation(env: str, score: float, **conditions: Any) -> Evaluation:
 def make_run(config: Config, rows: list[dict[str, Any]], *evaluations: Evaluation) -> RunData:
     """A run that exists only in memory."""
     by_name = {e.conditions.folder_name: e for e in evaluations}
-    return RunData(Path(f"run-{config.run.seed}"), config, rows, by_name, None)
+    return RunData(Path(f"run-{config.run.seed}"), config, rows, by_name, {})
 
 
 def make_rows(growth: float, points: int = 5) -> list[dict[str, Any]]:
@@ -56,7 +56,7 @@ def write_run_folder(run: RunData, path: Path) -> Path:
     path.mkdir(parents=True)
     (path / "config.json").write_text(to_json(run.config))
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in run.rows))
-    (path / "versions.json").write_text(json.dumps({"commit": run.commit}))
+    (path / "versions.json").write_text(json.dumps(run.versions))
     for evaluation in run.evaluations.values():
         results.write_evaluation(path, evaluation)
     return path

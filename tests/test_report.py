@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lookfurther.config import SEED_SETTINGS, config_fingerprint, flatten_settings, replace
+from lookfurther.config import flatten_settings, replace
 from lookfurther.errors import ConfigError
 from lookfurther.evaluation.paper_scores import game_titles
 from lookfurther.presets import preset
@@ -20,7 +20,7 @@ from lookfurther.report.curves import (
     compute_confidence_band,
     extract_curve,
 )
-from lookfurther.report.runs import find_runs, group_runs
+from lookfurther.report.runs import RunGroup, find_runs, group_runs, learning_fingerprint
 from lookfurther.report.score_columns import build_columns
 from lookfurther.report.table import ReportTable
 from tests.report_runs import (
@@ -42,21 +42,47 @@ def different_value(value: Any) -> Any:
     return {str: f"{value}x", int: 7, float: 0.123, tuple: ("y",)}[type(value)]
 
 
+# Settings that change neither the data nor the updates of a run.
+NOT_LEARNING = {"run.seed", "run.folder", "run.steps", "run.minutes", "run.device", "run.compile"}
+NOT_LEARNING |= {"run.threads", "environment.threads", "environment.processes"}
+NOT_LEARNING |= {"run.log_period", "run.checkpoint_period", "run.checkpoint_minutes"}
+NOT_LEARNING |= {"run.keep_checkpoints", "environment.worker_timeout", "environment.max_failures"}
+
+
 @pytest.mark.parametrize("name", flatten_settings(BASE_CONFIG))
-def test_only_runs_differing_in_seed_are_grouped(name: str) -> None:
+def test_groups_are_split_by_what_changes_learning(name: str) -> None:
     changed = replace(
         BASE_CONFIG,
         **{name.replace(".", "__"): different_value(flatten_settings(BASE_CONFIG)[name])},
     )
     assert flatten_settings(changed)[name] != flatten_settings(BASE_CONFIG)[name]
-    assert (config_fingerprint(changed) == config_fingerprint(BASE_CONFIG)) == (
-        name in SEED_SETTINGS
+    assert (learning_fingerprint(changed) == learning_fingerprint(BASE_CONFIG)) == (
+        name in NOT_LEARNING
     )
     changed = replace(changed, run__seed=5)
     groups = group_runs([make_run(BASE_CONFIG, make_rows(1)), make_run(changed, make_rows(1))])
-    assert len(groups) == (1 if name in SEED_SETTINGS else 2)
-    if name not in SEED_SETTINGS and changed.env == BASE_CONFIG.env:
+    assert len(groups) == (1 if name in NOT_LEARNING else 2)
+    if name not in NOT_LEARNING and changed.env == BASE_CONFIG.env:
         assert len({g.variant for g in groups}) == 2
+
+
+def test_labels_and_settings_table_omit_bookkeeping() -> None:
+    """Two variants on different machines are named after the setting that makes them variants."""
+    other = replace(BASE_CONFIG, learner__gamma=0.9, run__threads=3, run__log_period=7)
+    other = replace(other, run__steps=1000, run__checkpoint_period=5, environment__processes=2)
+    groups = group_runs([make_run(c, make_rows(1)) for c in (BASE_CONFIG, other)])
+    assert [g.variant for g in groups] == ["apex-dqfd, gamma 0.9", "apex-dqfd, gamma 0.999"]
+    table = tables.settings_table(groups)
+    assert table is not None
+    assert [row[0].text for row in table.rows] == ["learner.gamma"]
+
+
+def test_seeds_are_in_numeric_order() -> None:
+    """In the order of their folders, seed 10 would come before seed 2."""
+    runs = [make_run(replace(BASE_CONFIG, run__seed=s), make_rows(1)) for s in (10, 0, 2)]
+    (group,) = group_runs(runs)
+    assert [run.config.run.seed for run in group.runs] == [0, 2, 10]
+    assert tables.runs_table([group]).rows[0][2].text == "0, 2, 10"
 
 
 def test_variant_label_shows_differing_settings() -> None:
@@ -77,7 +103,7 @@ def test_variant_label_shows_differing_settings() -> None:
 
 
 def test_same_settings_and_seed_are_an_error() -> None:
-    with pytest.raises(ConfigError, match="run-0 and run-0 have the same settings and seed"):
+    with pytest.raises(ConfigError, match="run-0 and run-0 learn with the same settings and seed"):
         group_runs(
             [
                 make_run(BASE_CONFIG, make_rows(1)),
@@ -161,7 +187,7 @@ def test_paper_scores_reproduce_the_paper_tables() -> None:
     assert normalised[ours][f"mean, {noop}"] == "2,346 %"
     assert normalised[ours][f"median, {noop}"] == "702 %"
     assert abs(float(normalised[ours][f"mean, {human}"][:-2].replace(",", "")) - 2028) < 4
-    pairs = table_texts(score_tables.pairwise_table(groups))
+    pairs = table_texts(score_tables.pairwise_table(groups, "noop"))
     assert [pairs[ours][name] for name in ("Rainbow DQN", "Avg. Human", "Expert")] == [
         "36 / 42",
         "40 / 42",
@@ -176,24 +202,49 @@ def test_paper_scores_reproduce_the_paper_tables() -> None:
     assert table_texts(score_tables.scores_table(groups, "human"))["Hero"]["DQfD"] == "–"
 
 
-def test_scores_table_averages_seeds_and_marks_unevaluated() -> None:
+def partly_evaluated_groups() -> list[RunGroup]:
+    """Two evaluated seeds of Pong, and a variant with higher returns that is not evaluated."""
     pong = [replace(BASE_CONFIG, run__seed=seed) for seed in range(2)]
     runs = [
         make_run(c, make_rows(1), make_evaluation(c.env, s))
         for c, s in zip(pong, (10.0, 14.0), strict=True)
     ]
-    runs += [make_run(preset("no-tc", env="ALE/Pong-v5"), make_rows(3))]
-    table = score_tables.scores_table(group_runs(runs), "noop")
+    return group_runs([*runs, make_run(preset("no-tc", env="ALE/Pong-v5"), make_rows(30))])
+
+
+def test_scores_table_averages_seeds() -> None:
+    groups = partly_evaluated_groups()
+    table = score_tables.scores_table(groups, "noop")
     assert table is not None
     assert table.paper_columns == 8
-    ((name, ours, without, *paper),) = table.rows
+    ((name, ours, *paper),) = table.rows
     assert (name.text, ours.text, ours.note) == ("Pong", "12.0", "[10.0, 14.0]")
-    assert (without.text, without.note) == ("15.0†", "")
-    assert "† not evaluated" in table.caption
     bold = [cell.text for cell in table.rows[0] if cell.is_best]
     assert bold == ["21.0"]  # Ape-X DQfD of the paper
     assert [cell.value for cell in paper][-3:] == [-18.0, 15.0, 0.0]
-    assert score_tables.scores_table(group_runs(runs), "human") is None
+    assert score_tables.scores_table(groups, "human") is None
+
+
+def test_training_returns_are_not_ranked_with_evaluations() -> None:
+    """The unevaluated variant returned 150, more than any evaluated score of Pong."""
+    groups = partly_evaluated_groups()
+    for table in (
+        score_tables.scores_table(groups, "noop"),
+        score_tables.normalised_table(groups),
+        score_tables.pairwise_table(groups, "noop"),
+    ):
+        assert table is not None
+        names = (*table.header, *(row[0].text for row in table.rows))
+        assert "apex-dqfd" in names
+        assert "no-tc" not in names
+    training = score_tables.scores_table(groups, "training")
+    assert training is not None
+    assert training.header == ("environment", "apex-dqfd", "no-tc")  # nothing of the paper
+    assert [cell.text for cell in training.rows[0]] == ["Pong", "5.00", "150.0"]
+    assert [cell.is_best for cell in training.rows[0]] == [False, False, True]
+    pairs = table_texts(score_tables.pairwise_table(groups, "training"))
+    assert list(pairs) == ["apex-dqfd", "no-tc"]
+    assert pairs["no-tc"] == {"algorithm": "no-tc", "apex-dqfd": "1 / 1", "no-tc": "–"}
 
 
 def test_other_evaluation_conditions_get_own_columns() -> None:
@@ -218,18 +269,26 @@ def test_other_evaluation_conditions_get_own_columns() -> None:
 
 
 def test_non_atari_tables_omit_the_paper() -> None:
+    env = "CartPole-v1"
     runs = [
-        make_run(preset(name, env="CartPole-v1"), make_rows(1)) for name in ("no-demos", "apex-dqn")
+        make_run(preset(name, env=env), make_rows(1), make_evaluation(env, 9))
+        for name in ("no-demos", "apex-dqn")
     ]
     groups = group_runs(runs)
     table = score_tables.scores_table(groups, "noop")
     assert table is not None
     assert table.header == ("environment", "no-demos", "apex-dqn")
+    assert (table.name, table.title) == ("scores_evaluated", "Evaluated scores")
     assert score_tables.normalised_table(groups) is None
-    pairs = table_texts(score_tables.pairwise_table(groups))
+    pairs = table_texts(score_tables.pairwise_table(groups, "noop"))
     assert pairs["no-demos"]["apex-dqn"] == pairs["apex-dqn"]["no-demos"] == "1 / 1"
-    assert score_tables.pairwise_table(groups[:1]) is None
+    assert score_tables.pairwise_table(groups[:1], "noop") is None
     assert tables.settings_table(groups[:1]) is None
+    evaluations = tables.evaluations_table(groups)
+    assert evaluations is not None
+    assert evaluations.header[-1] == "best"
+    assert evaluations.rows[0][3].text == "ε 0.001"
+    assert "frames" not in tables.runs_table(groups).header
 
 
 def test_evaluations_table_lists_statistics() -> None:
@@ -248,8 +307,17 @@ def test_evaluations_table_lists_statistics() -> None:
     table = tables.evaluations_table(groups)
     assert table is not None
     noop, human = ([cell.text for cell in row] for row in table.rows)
-    assert noop[3:] == ["noop", "2", "3,490", "3,490", "3,490", "3,491", "73 %", "-90 %"]
-    assert human[3:5] == ["human", "2"]
+    assert noop[3:] == [
+        "no-op starts, ε 0.001",
+        "2",
+        "3,490",
+        "3,490",
+        "3,490",
+        "3,491",
+        "73 %",
+        "-90 %",
+    ]
+    assert human[3:5] == ["human starts, ε 0.001", "2"]
     assert human[-1] == "–"
     assert tables.evaluations_table(group_runs([make_run(config, make_rows(1))])) is None
 

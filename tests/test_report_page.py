@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from lookfurther.report.score_columns import RunScores, ScoreColumn
 from tests.report_runs import BASE_CONFIG, make_rows, make_run, paper_runs, write_run_folder
 
 ROOT = Path(__file__).parents[1]
+REPORT_TIME = "1700000000"
 
 
 # Figures
@@ -36,19 +38,17 @@ def bar_labels(figure: Any) -> list[str]:
 
 def test_human_relative_bars_match_hand_computation() -> None:
     """Pong: random −20.7, human 14.6; the paper's deeper agent 20.9."""
-    columns = [
-        ScoreColumn("ours", "ours", {"ALE/Pong-v5": RunScores(np.array([14.0, 15.2]), True)})
-    ]
+    columns = [ScoreColumn("ours", "ours", {"ALE/Pong-v5": RunScores(np.array([14.0, 15.2]))})]
     figure = plot_human_relative(columns, assign_line_styles(["ours"]), "noop")
     assert figure is not None
     assert bar_labels(figure) == ["0 %", "18 %"]
-    unknown = [ScoreColumn("ours", "ours", {"CartPole-v1": RunScores(np.array([14.0]), True)})]
+    unknown = [ScoreColumn("ours", "ours", {"CartPole-v1": RunScores(np.array([14.0]))})]
     assert plot_human_relative(unknown, assign_line_styles(["ours"]), "noop") is None
 
 
 def test_profile_needs_comparable_scores() -> None:
-    one = {"CartPole-v1": RunScores(np.array([1.0, 3.0]), True)}
-    two = one | {"Acrobot-v1": RunScores(np.array([1.0, 2.0]), True)}
+    one = {"CartPole-v1": RunScores(np.array([1.0, 3.0]))}
+    two = one | {"Acrobot-v1": RunScores(np.array([1.0, 2.0]))}
     styles = assign_line_styles(["a"])
     assert plot_performance_profile([ScoreColumn("a", "a", two)], styles) is None
     figure = plot_performance_profile([ScoreColumn("a", "a", one)], styles)
@@ -62,10 +62,10 @@ def test_svg_keeps_text_and_rounds_paths(tmp_path: Path) -> None:
     styles = assign_line_styles(["a 0.12345"])
     values = np.array([0.123, 0.456])
     figure = plot_performance_profile(
-        [ScoreColumn("a 0.12345", "a 0.12345", {"CartPole-v1": RunScores(values, True)})], styles
+        [ScoreColumn("a 0.12345", "a 0.12345", {"CartPole-v1": RunScores(values)})], styles
     )
     assert figure is not None
-    svg = save_figure(figure, tmp_path / "a.png")
+    svg = save_figure(figure, tmp_path / "a")
     words = ParsedPage(svg).words
     assert "a 0.12345" in words
     figure.draw_without_rendering()
@@ -75,7 +75,8 @@ def test_svg_keeps_text_and_rounds_paths(tmp_path: Path) -> None:
     paths = re.findall(r' d="([^"]*)"', svg)
     assert paths
     assert not re.search(r"\.\d\d", " ".join(paths))
-    assert (tmp_path / "a.png").exists()
+    for suffix, start in (("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")):
+        assert (tmp_path / f"a.{suffix}").read_bytes().startswith(start)
 
 
 # The page
@@ -126,7 +127,9 @@ def report_folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path
     write_run_folder(make_run(pong, make_rows(-1)), home / "runs" / "pong")
     unstarted = replace(pong, run__seed=9)
     write_run_folder(make_run(unstarted, []), home / "runs" / "unstarted")
-    assert main(["report", str(home / "runs"), "--out", str(home / "report")]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", REPORT_TIME)
+        assert main(["report", str(home / "runs"), "--out", str(home / "report")]) == 0
     return home / "runs", home / "report"
 
 
@@ -158,27 +161,35 @@ def test_csv_files_hold_the_numbers(report_folders: tuple[Path, Path]) -> None:
     out = report_folders[1]
     names = {path.name for path in out.iterdir()}
     pictures = {"curves_step.png", "curves_frames.png", "curves_minutes.png", "comparison.png"}
-    pictures |= {"imitation.png", "improvement.png", "human_relative_noop.png"}
+    pictures |= {"imitation.png", "improvement.png", "profile.png"}
+    pictures |= {"comparison_training.png", "improvement_training.png"}
     pictures |= {"training_CartPole_v1.png", "training_ALE_Pong_v5.png"}
     assert {name for name in names if name.endswith(".png")} == pictures
     for name in pictures:
         assert (out / name).read_bytes().startswith(b"\x89PNG")
+        assert {name.replace("png", "pdf"), name.replace("png", "svg")} <= names
+    tables = {name[:-4] for name in names if name.endswith(".tex")}
+    assert tables == {n[:-4] for n in names if n.endswith(".csv")} - {"curves", "scores"}
     with (out / "curves.csv").open() as file:
-        points = [p for p in csv.DictReader(file) if p["axis"] == "frames"]
+        points = [p for p in csv.DictReader(file) if p["axis"] == "step"]
     for point in points:
         growth = {"no-demos": 1.0, "<b>mine</b> & co": 2.0, "apex-dqn, sticky 0.25": -1.0}
         assert float(point["mean"]) == pytest.approx(
-            growth[point["variant"]] * float(point["x"]) / 400
+            growth[point["variant"]] * float(point["x"]) / 100
         )
         assert point["runs"] == ("1" if "Pong" in point["environment"] else "2")
     with (out / "scores.csv").open() as file:
-        scores = [(s["column"], float(s["score"]), s["evaluated"]) for s in csv.DictReader(file)]
+        scores = [(s["column"], float(s["score"]), s["source"]) for s in csv.DictReader(file)]
     assert sorted(scores) == [
-        ("<b>mine</b> & co", 2.0, "True"),
-        ("<b>mine</b> & co", 2.5, "True"),
-        ("apex-dqn, sticky 0.25", -5.0, "False"),
-        ("no-demos", 1.0, "True"),
-        ("no-demos", 1.5, "True"),
+        ("<b>mine</b> & co", 2.0, "evaluation"),
+        ("<b>mine</b> & co", 2.5, "evaluation"),
+        ("<b>mine</b> & co", 10.0, "training"),
+        ("<b>mine</b> & co", 10.0, "training"),
+        ("apex-dqn, sticky 0.25", -5.0, "training"),
+        ("no-demos", 1.0, "evaluation"),
+        ("no-demos", 1.5, "evaluation"),
+        ("no-demos", 5.0, "training"),
+        ("no-demos", 5.0, "training"),
     ]
 
 
@@ -197,7 +208,8 @@ def test_report_is_reproducible_without_torch(
 ) -> None:
     runs, out = report_folders
     command = [sys.executable, "-c", WITHOUT_TORCH, "report", str(runs), "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = os.environ | {"SOURCE_DATE_EPOCH": REPORT_TIME}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"report: {tmp_path / 'index.html'}\n"
     for path in out.iterdir():

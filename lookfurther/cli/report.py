@@ -13,7 +13,7 @@ from lookfurther.errors import ConfigError
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Write one page of tables and figures from run folders, with PNG and CSV files."""
+    """Write one page of tables and figures from run folders, with files of each."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """run folders, or folders that contain them"""

@@ -19,6 +19,7 @@ from lookfurther.evaluation.paper_scores import (
 from lookfurther.report.figure_style import (
     GRID_COLOUR,
     MUTED_COLOUR,
+    PAGE_CHARACTERS,
     TEXT_COLOUR,
     LineStyle,
     LineStyles,
@@ -27,6 +28,7 @@ from lookfurther.report.figure_style import (
     set_panel_title,
     set_xlabel,
     style_axes,
+    wrap_label,
 )
 from lookfurther.report.score_columns import (
     ScoreColumn,
@@ -41,13 +43,15 @@ if TYPE_CHECKING:
 
 ScoreBar = tuple[str, float, str]  # label, value, colour
 DEEPER_AGENT = "apex_dqfd_deeper"
+ROW_LABEL_CHARACTERS = 35
 SYMLOG_THRESHOLD = 100.0  # percent; a percent axis is linear up to here
 
 
 def plot_scores(columns: Sequence[ScoreColumn], styles: LineStyles) -> Figure:
     """Plot every run's score, the mean and its interval, by variant; one panel per environment."""
     envs = list_environments(columns)
-    figure, panels = create_panels(len(envs), panel_height=0.7 + 0.26 * len(columns))
+    labels, row_height = _row_labels(columns)
+    figure, panels = create_panels(len(envs), panel_height=0.7 + row_height * len(columns))
     for axes, env in zip(panels, envs, strict=True):
         style_axes(axes, "")
         axes.grid(axis="y", visible=False)
@@ -58,13 +62,20 @@ def plot_scores(columns: Sequence[ScoreColumn], styles: LineStyles) -> Figure:
                     axes, len(columns) - i, column.scores[env].values, styles[column.label]
                 )
         is_leftmost = axes in panels[:: min(3, len(envs))]
-        labels = [column.label if is_leftmost else "" for column in columns]
-        axes.set_yticks(range(len(columns), 0, -1), labels)
+        shown = labels if is_leftmost else [""] * len(labels)
+        axes.set_yticks(range(len(columns), 0, -1), shown)
         axes.set_ylim(0.4, len(columns) + 0.6)
         axes.margins(x=0.06)
         axes.locator_params(axis="x", nbins=5)
-        set_panel_title(axes, env_title(env))
+        set_panel_title(axes, env_title(env), PAGE_CHARACTERS - ROW_LABEL_CHARACTERS)
     return figure
+
+
+def _row_labels(columns: Sequence[ScoreColumn]) -> tuple[list[str], float]:
+    """The labels of rows in short lines, and the inches that a row needs."""
+    labels = [wrap_label(column.label, ROW_LABEL_CHARACTERS) for column in columns]
+    lines = max(label.count("\n") + 1 for label in labels)
+    return labels, max(0.26, 0.18 * lines)
 
 
 def _plot_score_row(axes: Axes, y: float, values: np.ndarray, style: LineStyle) -> None:
@@ -93,7 +104,8 @@ def plot_improvement(
     rivals = [c for c in columns if c is not baseline and c.scores.keys() & baseline.scores.keys()]
     if not rivals:
         return None
-    figure, (axes,) = create_panels(1, panel_height=0.5 + 0.22 * len(rivals))
+    labels, row_height = _row_labels(rivals)
+    figure, (axes,) = create_panels(1, panel_height=0.5 + row_height * len(rivals))
     style_axes(axes, "")
     axes.grid(axis="y", visible=False)
     axes.axvline(0.5, color=MUTED_COLOUR, linewidth=1, linestyle=(0, (4, 3)))
@@ -104,7 +116,7 @@ def plot_improvement(
         colour = styles[column.label].colour
         axes.plot([estimate.low, estimate.high], [y, y], color=colour, linewidth=6, alpha=0.4)
         axes.plot([estimate.value], [y], "o", color=colour, markersize=7)
-    axes.set_yticks(range(len(rivals)), [c.label for c in reversed(rivals)])
+    axes.set_yticks(range(len(rivals)), labels[::-1])
     axes.set_ylim(-0.6, len(rivals) - 0.4)
     axes.set_xlim(-0.02, 1.02)
     set_xlabel(axes, f"probability of a higher score than {baseline.label}")

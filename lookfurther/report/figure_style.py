@@ -1,9 +1,10 @@
-"""The style that all figures share: colours, axes, panels, legends, PNG and SVG files."""
+"""The style that all figures share: colours, axes, panels, legends, files."""
 
 from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#56B4E9", "#CC79A7", "#E69F00")
 LINE_DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
 TEXT_COLOUR, MUTED_COLOUR, GRID_COLOUR = "#222222", "#767676", "#E4E4E4"
+
+PAGE_CHARACTERS = 105  # of a line of small text across a figure
 
 # In the page these colours follow the reader's light or dark theme.
 THEME_COLOURS = {
@@ -90,12 +93,21 @@ def set_log_scale(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(format_value))
 
 
+def wrap_label(text: str, width: int) -> str:
+    """Break a label into lines of at most `width` characters, also within a long word."""
+    return "\n".join(textwrap.wrap(text, width))
+
+
 def set_xlabel(axes: Axes, text: str) -> None:
-    axes.set_xlabel(text, color=TEXT_COLOUR, fontsize=9)
+    axes.set_xlabel(wrap_label(text, PAGE_CHARACTERS), color=TEXT_COLOUR, fontsize=9)
 
 
-def set_panel_title(axes: Axes, text: str) -> None:
-    axes.set_title(text, loc="left", color=TEXT_COLOUR, fontsize=10.5)
+def set_panel_title(axes: Axes, text: str, page_characters: int = PAGE_CHARACTERS) -> None:
+    """Set the title of a panel, in lines that fit its share of the page."""
+    grid = axes.get_gridspec()
+    columns = grid.ncols if grid is not None else 1
+    title = wrap_label(text, page_characters // columns - 8)
+    axes.set_title(title, loc="left", color=TEXT_COLOUR, fontsize=10.5)
 
 
 def mark_panel_empty(axes: Axes, text: str) -> None:
@@ -127,10 +139,11 @@ def add_legend(figure: Figure, names: Sequence[str], styles: LineStyles) -> None
     handles = [
         Line2D([], [], color=styles[n].colour, linestyle=styles[n].dash, linewidth=2) for n in names
     ]
+    labels = [wrap_label(name, PAGE_CHARACTERS) for name in names]
     longest = max(map(len, names))
     figure.legend(
         handles,
-        names,
+        labels,
         loc="outside upper left",
         ncols=max(1, min(len(names), 110 // (longest + 6))),
         frameon=False,
@@ -141,11 +154,25 @@ def add_legend(figure: Figure, names: Sequence[str], styles: LineStyles) -> None
     )
 
 
+# Metadata of each file format without the time, so that equal figures are equal files.
+FIGURE_FORMATS: dict[str, dict[str, None]] = {
+    "png": {},
+    "pdf": {"CreationDate": None},
+    "svg": {"Date": None},
+}
+
+
 def save_figure(figure: Figure, path: Path) -> str:
-    """Write a figure as PNG on white and return it as SVG without a background."""
-    with atomic_replace(path) as temporary:
-        figure.savefig(temporary, format="png", facecolor="white")
-    figure.set_layout_engine("none")  # keep the layout: computing it again takes as long
+    """Write a figure next to `path` in every format, on white; return SVG for a page."""
+    import matplotlib
+
+    for suffix, metadata in FIGURE_FORMATS.items():
+        with (
+            atomic_replace(path.with_suffix(f".{suffix}")) as temporary,
+            matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "lookfurther"}),
+        ):
+            figure.savefig(temporary, format=suffix, facecolor="white", metadata=metadata)
+        figure.set_layout_engine("none")  # keep the layout: computing it again takes as long
     return _render_svg(figure)
 
 

@@ -124,10 +124,12 @@ def plot_imitation(groups: Sequence[RunGroup], styles: LineStyles) -> Figure | N
     if not envs:
         return None
     figure, panels = create_panels(len(envs))
+    has_expert = False
     for axes, (env, members) in zip(panels, envs.items(), strict=True):
         style_axes(axes, "cumulative return" if axes is panels[0] else "")
         expert = _best_curve(members, "expert")
         if expert is not None:
+            has_expert = True
             _plot_episode(axes, env, expert, EXPERT_STYLE)
         for group in members:
             curve = best.get((env, group.variant))
@@ -137,7 +139,9 @@ def plot_imitation(groups: Sequence[RunGroup], styles: LineStyles) -> Figure | N
         set_xlabel(axes, "minutes of play" if is_atari(env) else "steps")
         axes.set_xlim(left=0)
         set_panel_title(axes, env_title(env))
-    legend = {variant: styles[variant] for _, variant in best} | {"expert": EXPERT_STYLE}
+    legend = {variant: styles[variant] for _, variant in best}
+    if has_expert:
+        legend["expert"] = EXPERT_STYLE
     add_legend(figure, list(legend), legend)
     return figure
 

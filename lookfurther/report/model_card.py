@@ -14,7 +14,7 @@ from torch import Tensor
 from lookfurther.agent import Agent, read_agent
 from lookfurther.config import replace, to_json
 from lookfurther.envs.naming import is_atari
-from lookfurther.errors import ConfigError, LookFurtherError
+from lookfurther.errors import ConfigError
 from lookfurther.evaluation import results
 from lookfurther.evaluation.paper_scores import START_TITLES
 from lookfurther.evaluation.results import Evaluation
@@ -23,6 +23,7 @@ from lookfurther.presets import PRESETS
 from lookfurther.system.files import atomic_replace, write_text
 from lookfurther.system.printable import make_printable
 from lookfurther.training import checkpoint, metrics
+from lookfurther.training.run_dir import read_versions
 
 
 def export_run(run: Path, out: Path, half: bool = False) -> Path:
@@ -48,7 +49,7 @@ def export_run(run: Path, out: Path, half: bool = False) -> Path:
         for name, evaluation in results.read_evaluations(run).items()
         if evaluation.conditions.step == agent.step
     }
-    versions = _read_versions(run / "versions.json")
+    versions = read_versions(run / "versions.json")
     card = render_card(agent, metrics_at_step(run, agent.step), evaluations, versions, half)
     try:
         with atomic_replace(out) as folder:
@@ -89,21 +90,11 @@ def metrics_at_step(run: Path, step: int) -> dict[str, Any]:
     return max((r for r in rows if r["step"] <= step), key=lambda r: r["step"], default={})
 
 
-def _read_versions(path: Path) -> dict[str, str | None]:
-    """The library versions of a run; empty for a checkpoint without its run folder."""
-    if not path.exists():
-        return {}
-    try:
-        return {str(k): v and str(v) for k, v in json.loads(path.read_bytes()).items()}
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise LookFurtherError(f"{path} cannot be read: {error}") from None
-
-
 def render_card(
     agent: Agent,
     metrics_row: dict[str, Any],
     evaluations: dict[str, Evaluation],
-    versions: dict[str, str | None],
+    versions: dict[str, str],
     half: bool,
 ) -> str:
     """Render the model card: Markdown with the YAML header of model hubs."""
@@ -150,12 +141,8 @@ def _code_span(value: object) -> str:
     return f"`{make_printable(value).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
 
 
-def _version_rows(versions: dict[str, str | None]) -> list[tuple[str, str]]:
-    return [
-        (_escape_markdown(name), _escape_markdown(version))
-        for name, version in versions.items()
-        if version
-    ]
+def _version_rows(versions: dict[str, str]) -> list[tuple[str, str]]:
+    return [(_escape_markdown(name), _escape_markdown(v)) for name, v in versions.items()]
 
 
 def _fact_rows(agent: Agent, metrics_row: dict[str, Any], half: bool) -> Iterator[tuple[str, str]]:

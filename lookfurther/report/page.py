@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from lookfurther import __version__
-from lookfurther.envs.naming import env_title
+from lookfurther.envs.naming import env_title, is_atari
 from lookfurther.report.runs import RunData, RunGroup
 from lookfurther.report.table import ReportTable
+from lookfurther.training.run_dir import collect_versions
 
 TEMPLATES = Environment(
     loader=PackageLoader("lookfurther.report"),
@@ -63,24 +66,37 @@ def collect_notes(groups: Sequence[RunGroup], without_metrics: Sequence[RunData]
     notes = []
     for group in groups:
         sticky_prob = group.config.environment.sticky_prob
-        commits = {run.commit for run in group.runs}
+        commits = {run.versions.get("commit") for run in group.runs}
         name = f"{env_title(group.env)}, {group.variant}"
-        if sticky_prob:
+        if sticky_prob and is_atari(group.env):
             notes.append(
                 f"{name}: trained with sticky actions, probability {sticky_prob:g};"
                 " the paper has none."
             )
         if len(commits) > 1:
             notes.append(f"{name}: its runs were made with {len(commits)} versions of the code.")
+        notes += [f"{name}: its runs {text}." for text in _group_differences(group)]
     for run in without_metrics:
         notes.append(f"{run.path} is left out: it holds no metrics yet.")
     return notes
 
 
+def _group_differences(group: RunGroup) -> list[str]:
+    """Differences between the runs of a group that do not change learning but may change scores."""
+    differences = []
+    steps = sorted(run.last_value("step") or 0 for run in group.runs)
+    if steps[0] < 0.9 * steps[-1]:
+        differences.append(f"have {steps[0]:,.0f} to {steps[-1]:,.0f} steps")
+    devices = sorted({run.config.run.device.partition(":")[0] for run in group.runs})
+    if len(devices) > 1 and group.config.run.precision == "auto":
+        differences.append(f"are on different devices ({', '.join(devices)})")
+    return differences
+
+
 def render_page(
     groups: Sequence[RunGroup], sections: Sequence[Section], notes: Sequence[str]
 ) -> str:
-    """Render the whole page."""
+    """Render the page."""
     envs = list(dict.fromkeys(env_title(group.env) for group in groups))
     title = ", ".join(envs[:3]) + (f" and {len(envs) - 3} more" if len(envs) > 3 else "")
     return TEMPLATES.get_template("page.html").render(
@@ -88,8 +104,23 @@ def render_page(
         facts=_page_facts(groups, len(envs)),
         notes=notes,
         sections=sections,
-        version=__version__,
+        made_with=collect_versions() | {"date": _current_date()},
+        trained_with=_training_versions(groups),
     )
+
+
+def _current_date() -> str:
+    """The time now, or that of SOURCE_DATE_EPOCH, which makes a report reproducible."""
+    seconds = float(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _training_versions(groups: Sequence[RunGroup]) -> dict[str, str]:
+    """Commit, machine and libraries of the runs; where runs differ, all their values."""
+    versions = [run.versions for group in groups for run in group.runs]
+    names = dict.fromkeys(name for entry in versions for name in entry)
+    values = {name: dict.fromkeys(e[name] for e in versions if name in e) for name in names}
+    return {name: ", ".join(known) for name, known in values.items()}
 
 
 def _page_facts(groups: Sequence[RunGroup], env_count: int) -> list[tuple[str, str]]:

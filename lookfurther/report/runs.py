@@ -1,8 +1,7 @@
-"""Read run folders and group them, so that only runs that differ in their seed are averaged."""
+"""Read run folders and group them, so that only runs that learn in the same way are averaged."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,15 +9,21 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from lookfurther.config import SEED_SETTINGS, Config, config_fingerprint, flatten_settings
-from lookfurther.errors import ConfigError, LookFurtherError
+from lookfurther.config import Config, config_fingerprint, flatten_settings
+from lookfurther.errors import ConfigError
 from lookfurther.evaluation import results
 from lookfurther.evaluation.results import Evaluation
 from lookfurther.presets import PRESETS
 from lookfurther.system.printable import make_printable
 from lookfurther.training import metrics
-from lookfurther.training.run_dir import read_config
+from lookfurther.training.run_dir import CHANGEABLE_SETTINGS, read_config, read_versions
 
+# Settings in which the runs of one group may differ: none of them changes what is learned per step.
+BOOKKEEPING_SETTINGS = CHANGEABLE_SETTINGS | {
+    "run.seed",
+    "run.compile",
+    "environment.max_failures",
+}
 # Variants are compared across tasks: these settings define the task, not the learning.
 TASK_SETTINGS = frozenset(
     {"env", "demos", "environment.wrappers", "environment.layout", "environment.frame_stack"}
@@ -35,7 +40,7 @@ class RunData:
     config: Config
     rows: list[dict[str, Any]]
     evaluations: dict[str, Evaluation]
-    commit: str | None
+    versions: dict[str, str]  # of its code, its libraries and its machine
 
     def last_value(self, key: str) -> float | None:
         """The newest known value of a metric."""
@@ -45,7 +50,7 @@ class RunData:
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs of the same settings, with different seeds."""
+    """Runs with the same learning settings and different seeds, ordered by seed."""
 
     env: str
     variant: str  # the label of the learning settings, the same for all environments
@@ -73,31 +78,19 @@ def load_run(path: Path) -> RunData:
     """Read a run folder; the run may still be training."""
     config = read_config(path / "config.json")
     rows = metrics.read_metrics(path / "metrics.jsonl") if (path / "metrics.jsonl").exists() else []
-    return RunData(
-        path, config, rows, results.read_evaluations(path), _read_commit(path / "versions.json")
-    )
-
-
-def _read_commit(path: Path) -> str | None:
-    """The commit of the code that trained a run, if it is known."""
-    if not path.exists():
-        return None
-    try:
-        commit = json.loads(path.read_text(encoding="utf-8")).get("commit")
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise LookFurtherError(f"{path} cannot be read: {error}") from None
-    return None if commit is None else make_printable(commit)
+    versions = read_versions(path / "versions.json")
+    return RunData(path, config, rows, results.read_evaluations(path), versions)
 
 
 def group_runs(runs: Sequence[RunData]) -> list[RunGroup]:
-    """Group runs by environment and settings, in the order of the presets; seeds must differ."""
+    """Group runs by what changes learning, in the order of the presets; seeds must differ."""
     groups: dict[str, list[RunData]] = defaultdict(list)
-    for run in runs:
-        members = groups[config_fingerprint(run.config)]
+    for run in sorted(runs, key=lambda run: run.config.run.seed):
+        members = groups[learning_fingerprint(run.config)]
         for member in members:
             if member.config.run.seed == run.config.run.seed:
                 raise ConfigError(
-                    f"{member.path} and {run.path} have the same settings and seed:"
+                    f"{member.path} and {run.path} learn with the same settings and seed:"
                     " give one of them, a run counts once"
                 )
         members.append(run)
@@ -109,6 +102,11 @@ def group_runs(runs: Sequence[RunData]) -> list[RunGroup]:
     return sorted(labelled, key=lambda group: (group.env, preset_order(group)))
 
 
+def learning_fingerprint(config: Config) -> str:
+    """A text that is equal for configurations that learn in the same way, whatever the seed."""
+    return config_fingerprint(config, BOOKKEEPING_SETTINGS)
+
+
 def preset_order(group: RunGroup) -> tuple[int, str]:
     """A sort key: presets in the paper's order, then names that are not presets."""
     preset = group.config.preset
@@ -117,10 +115,10 @@ def preset_order(group: RunGroup) -> tuple[int, str]:
 
 def _variant_labels(configs: Sequence[Config]) -> dict[str, str]:
     """Labels by fingerprint: the preset, and how it differs from others of that preset."""
-    hidden = SEED_SETTINGS | TASK_SETTINGS
+    hidden = BOOKKEEPING_SETTINGS | TASK_SETTINGS
     if len({(c.env, config_fingerprint(c, hidden)) for c in configs}) < len(configs):
         # The same learner with different demonstrations or wrappers on one environment.
-        hidden = SEED_SETTINGS | {"env"}
+        hidden = BOOKKEEPING_SETTINGS | {"env"}
     variants = {config_fingerprint(c, hidden): c for c in configs}
     labels = {
         key: _variant_label(c, list(variants.values()), hidden) for key, c in variants.items()
@@ -129,7 +127,7 @@ def _variant_labels(configs: Sequence[Config]) -> dict[str, str]:
         if count > 1:  # the label does not show all the settings in which they differ
             same = [key for key, text in labels.items() if text == label]
             labels |= {key: f"{label}, {sha256(key.encode()).hexdigest()[:6]}" for key in same}
-    return {config_fingerprint(c): labels[config_fingerprint(c, hidden)] for c in configs}
+    return {learning_fingerprint(c): labels[config_fingerprint(c, hidden)] for c in configs}
 
 
 def _variant_label(config: Config, all_configs: Sequence[Config], hidden: Iterable[str]) -> str:

@@ -1,9 +1,13 @@
-"""One score per run: a column for each variant, a row for each environment, as in the paper."""
+"""One score per run: a column for each variant, a row for each environment, as in the paper.
+
+Scores of evaluations and returns in training are never in the same columns: a training return is
+of exploring lanes and of changing weights.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -15,12 +19,14 @@ from lookfurther.evaluation.results import DEFAULT_EPSILON, EvaluationConditions
 from lookfurther.report.curves import RETURN_METRIC
 from lookfurther.report.runs import RunGroup, preset_order
 
+# Where scores come from: evaluations by their kind of start, or the last return in training.
+ScoreSource = StartType | Literal["training"]
+
 
 class RunScores(NamedTuple):
     """The scores of the runs of one group."""
 
     values: np.ndarray  # [runs]: each run's mean over episodes
-    is_evaluated: bool  # False: the last return of the low-epsilon lanes in training
 
     @property
     def mean_estimate(self) -> IntervalEstimate:
@@ -36,30 +42,34 @@ class ScoreColumn(NamedTuple):
     scores: dict[str, RunScores]  # by environment
 
 
-def build_columns(groups: Sequence[RunGroup], starts: StartType) -> list[ScoreColumn]:
+def build_columns(groups: Sequence[RunGroup], source: ScoreSource) -> list[ScoreColumn]:
     """Collect the scores of every variant; each kind of evaluation has its own column."""
     columns: dict[str, ScoreColumn] = {}
     for group in sorted(groups, key=preset_order):
-        for label, score in _scores_by_label(group, starts).items():
+        for label, score in _scores_by_label(group, source).items():
             column = columns.setdefault(label, ScoreColumn(label, group.variant, {}))
             column.scores[group.env] = score
     return list(columns.values())
 
 
-def _scores_by_label(group: RunGroup, starts: StartType) -> dict[str, RunScores]:
-    """Scores by column label: of each kind of evaluation, or of training if there is none."""
-    evaluated: dict[str, list[float]] = {}
+def lacks_evaluation(groups: Sequence[RunGroup]) -> bool:
+    """Whether the runs of some group have no evaluation."""
+    return any(not any(run.evaluations for run in group.runs) for group in groups)
+
+
+def _scores_by_label(group: RunGroup, source: ScoreSource) -> dict[str, RunScores]:
+    """Scores by column label: of each kind of evaluation, or the last returns in training."""
+    scores: dict[str, list[float]] = {}
     for run in group.runs:
+        if source == "training":
+            if (value := run.last_value(RETURN_METRIC)) is not None:
+                scores.setdefault(group.variant, []).append(value)
+            continue
         for evaluation in run.evaluations.values():
-            if evaluation.conditions.starts == starts:
+            if evaluation.conditions.starts == source:
                 label = _column_label(group, evaluation.conditions)
-                evaluated.setdefault(label, []).append(float(evaluation.scores.mean()))
-    if evaluated:
-        return {label: RunScores(np.array(values), True) for label, values in evaluated.items()}
-    values = [value for run in group.runs if (value := run.last_value(RETURN_METRIC)) is not None]
-    if starts == "human" or not values:
-        return {}
-    return {group.variant: RunScores(np.array(values), False)}
+                scores.setdefault(label, []).append(float(evaluation.scores.mean()))
+    return {label: RunScores(np.array(values)) for label, values in scores.items()}
 
 
 def _column_label(group: RunGroup, conditions: EvaluationConditions) -> str:

@@ -21,6 +21,7 @@ from lookfurther.evaluation.paper_scores import (
 from lookfurther.report.runs import RunGroup
 from lookfurther.report.score_columns import (
     ScoreColumn,
+    ScoreSource,
     build_columns,
     common_environments,
     human_normalised_scores,
@@ -36,7 +37,6 @@ from lookfurther.report.table import (
     text_cell,
 )
 
-UNEVALUATED_MARK = "†"
 AGGREGATE_STATISTICS = (
     ("mean", aggregates.mean),
     ("median", aggregates.median),
@@ -47,53 +47,73 @@ ColumnBlock = tuple[list[str], dict[str, list[TableCell]]]  # header, cells by a
 AlgorithmScores = dict[str, dict[str, float]]  # by label and environment
 
 
-def scores_table(groups: Sequence[RunGroup], starts: StartType) -> ReportTable | None:
+def scores_table(groups: Sequence[RunGroup], source: ScoreSource) -> ReportTable | None:
     """Tables 3 and 4: environments by variants, then the paper's columns for its games."""
-    ours = build_columns(groups, starts)
+    ours = build_columns(groups, source)
     envs = list_environments(ours)
     if not envs:
         return None
-    has_paper_games = any(game_of(env) in printed_scores(starts) for env in envs)
+    printed = _printed_scores(source)
+    has_paper_games = any(game_of(env) in printed for env in envs)
     theirs = PAPER_AGENTS | PAPER_PLAYERS if has_paper_games else {}
-    rows = [[text_cell(env_title(env)), *_score_cells(env, ours, theirs, starts)] for env in envs]
-    has_atari = any(map(is_atari, envs))  # only Atari games have no-op starts
-    regime = START_TITLES[starts] if has_atari else "whole episodes"
-    caption = _scores_caption(ours, starts, regime, has_paper_games)
+    rows = [
+        [text_cell(env_title(env)), *_score_cells(env, ours, printed.get(game_of(env), {}), theirs)]
+        for env in envs
+    ]
+    caption = _scores_caption(source, has_paper_games)
     header = ("environment", *(column.label for column in ours), *theirs.values())
-    return ReportTable(
-        f"scores_{starts}", f"Scores, {regime}", caption, header, rows, paper_columns=len(theirs)
+    name, title = _scores_title(source, envs)
+    return ReportTable(name, title, caption, header, rows, paper_columns=len(theirs))
+
+
+def _printed_scores(source: ScoreSource) -> Mapping[str, Mapping[str, float]]:
+    """The paper's scores by game, which are all of evaluations."""
+    return {} if source == "training" else printed_scores(source)
+
+
+def _scores_title(source: ScoreSource, envs: Sequence[str]) -> tuple[str, str]:
+    """The file name and the title of a table of scores; only Atari games have no-op starts."""
+    if source == "training":
+        return "scores_training", "Returns in training"
+    if not any(map(is_atari, envs)):
+        return "scores_evaluated", "Evaluated scores"
+    return f"scores_{source}", f"Evaluated scores, {START_TITLES[source]}"
+
+
+def _scores_caption(source: ScoreSource, has_paper_games: bool) -> str:
+    if source == "training":
+        return (
+            "The last return of the least exploring quarter of the lanes, mean over seeds with its"
+            " 95 % interval. These are not evaluations: weights and exploration differ within them,"
+            " so they are only compared with one another. The best of a row is bold."
+        )
+    number = {"noop": 3, "human": 4}[source]
+    caption = f"In the form of Table {number} of the paper. " if has_paper_games else ""
+    caption += (
+        "Mean score of each run's evaluated episodes, mean over seeds with its 95 % interval."
     )
-
-
-def _scores_caption(
-    ours: Sequence[ScoreColumn], starts: StartType, regime: str, has_paper_games: bool
-) -> str:
-    number = {"noop": 3, "human": 4}[starts]
-    caption = f"In the form of Table {number}: {regime}, mean score of each run's episodes and 95 %"
-    caption += " interval over seeds. The best of a row is bold."
-    if any(not score.is_evaluated for column in ours for score in column.scores.values()):
-        caption += f" {UNEVALUATED_MARK} not evaluated:"
-        caption += " the last return of the low-ε lanes in training."
-    if starts == "human" and has_paper_games:
+    caption += " The best of a row is bold."
+    if source == "human" and has_paper_games:
         caption += " The starts were drawn from our own demonstrations, not those of the paper."
     return caption
 
 
 def _score_cells(
-    env: str, ours: Sequence[ScoreColumn], theirs: Mapping[str, str], starts: StartType
+    env: str,
+    ours: Sequence[ScoreColumn],
+    paper: Mapping[str, float],
+    theirs: Mapping[str, str],
 ) -> list[TableCell]:
     """Our scores and the paper's of one environment; the highest is marked as the best."""
-    paper = printed_scores(starts).get(game_of(env), {})
     means = [column.scores[env].mean_estimate if env in column.scores else None for column in ours]
-    best = max([m.value for m in means if m] + [paper[name] for name in theirs if name in paper])
-    cells = []
-    for column, mean in zip(ours, means, strict=True):
-        if mean is None:
-            cells.append(EMPTY_CELL)
-        else:
-            mark = "" if column.scores[env].is_evaluated else UNEVALUATED_MARK
-            note = format_interval(mean)
-            cells.append(number_cell(mean.value, note, mark, is_best=mean.value == best))
+    known = [m.value for m in means if m] + [paper[name] for name in theirs if name in paper]
+    best = max(known) if len(known) > 1 else None
+    cells = [
+        EMPTY_CELL
+        if mean is None
+        else number_cell(mean.value, format_interval(mean), is_best=mean.value == best)
+        for mean in means
+    ]
     return cells + [number_cell(paper.get(n), is_best=paper.get(n) == best) for n in theirs]
 
 
@@ -164,16 +184,17 @@ def _paper_strata(games: Iterable[str], starts: StartType) -> dict[str, list[np.
     return strata
 
 
-def pairwise_table(groups: Sequence[RunGroup]) -> ReportTable | None:
+def pairwise_table(groups: Sequence[RunGroup], source: ScoreSource) -> ReportTable | None:
     """Table 1: on how many environments one algorithm is at least as good as another."""
-    columns = build_columns(groups, "noop")
+    columns = build_columns(groups, source)
     scores: AlgorithmScores = {
         column.label: {env: float(score.values.mean()) for env, score in column.scores.items()}
         for column in columns
     }
-    scores |= _paper_scores(list_environments(columns))
-    labels = list(scores)
-    if len(labels) < 2:
+    paper = _paper_scores(list_environments(columns), source)
+    labels = [*scores, *paper]
+    scores |= paper
+    if not columns or len(labels) < 2:
         return None
     rows = [
         [text_cell(a), *(_comparison_cell(scores[a], scores[b], a == b) for b in labels)]
@@ -181,17 +202,19 @@ def pairwise_table(groups: Sequence[RunGroup]) -> ReportTable | None:
         if a not in PAPER_PLAYERS.values()
     ]
     caption = (
-        "In the form of Table 1: the number of environments on which the row is at least as good"
-        " as the column, of those with a score of both (no-op starts)."
+        "The number of environments on which the row is at least as good as the column, of those"
+        " with a score of both."
     )
-    paper_columns = len(labels) - len(columns)
-    header = ("algorithm", *labels)
-    return ReportTable("pairs", "One against another", caption, header, rows, 1, paper_columns)
+    caption = f"In the form of Table 1 of the paper. {caption}" if paper else caption
+    name, title = "pairs", "One against another"
+    if source == "training":
+        name, title = "pairs_training", "One against another, returns in training"
+    return ReportTable(name, title, caption, ("algorithm", *labels), rows, 1, len(paper))
 
 
-def _paper_scores(envs: Sequence[str]) -> AlgorithmScores:
+def _paper_scores(envs: Sequence[str], source: ScoreSource) -> AlgorithmScores:
     """The paper's scores on these environments; algorithms without any are left out."""
-    rows = {env: printed_scores("noop").get(game_of(env), {}) for env in envs}
+    rows = {env: _printed_scores(source).get(game_of(env), {}) for env in envs}
     scores = {
         label: {env: row[name] for env, row in rows.items() if name in row}
         for name, label in (PAPER_AGENTS | PAPER_PLAYERS).items()

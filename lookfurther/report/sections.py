@@ -1,4 +1,7 @@
-"""The sections of a report. Every table is also a CSV file, every figure also a PNG file."""
+"""The sections of a report.
+
+Every table is also a CSV and a LaTeX file, every figure also a PNG, a PDF and an SVG file.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Sequence
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +25,16 @@ from lookfurther.report.curves import (
 )
 from lookfurther.report.figure_style import assign_line_styles, save_figure
 from lookfurther.report.figures import group_by_env
+from lookfurther.report.latex import table_to_latex
 from lookfurther.report.page import Section
 from lookfurther.report.runs import RunGroup, preset_order
-from lookfurther.report.score_columns import build_columns
+from lookfurther.report.score_columns import (
+    ScoreColumn,
+    ScoreSource,
+    build_columns,
+    lacks_evaluation,
+    list_environments,
+)
 from lookfurther.report.table import ReportTable
 from lookfurther.system.files import write_text
 
@@ -39,12 +48,12 @@ SEED_LINES_CAPTION = (
     " means over seeds with their 95 % bootstrap interval, thin lines single runs."
 )
 SEED_MEANS_CAPTION = "Over agent steps: means over seeds with their 95 % bootstrap interval."
-SCORES_CAPTION = "Scores: rings are runs, discs their mean, bars its 95 % bootstrap interval."
+SCORES_CAPTION = "rings are runs, discs their mean, bars its 95 % bootstrap interval."
 IMPROVEMENT_CAPTION = (
-    "Probability that a run scores higher than one of {} on an environment of both, ties counting"
+    "probability that a run scores higher than one of {} on an environment of both, ties counting"
     " half, with 95 % stratified bootstrap intervals."
 )
-PROFILE_CAPTION = "Performance profile: the share of runs with a score above each value."
+PROFILE_CAPTION = "performance profile, the share of runs with a score above each value."
 HUMAN_RELATIVE_CAPTION = (
     "Human-relative score, {}: 100 × (score − average human) / (average human − random)."
 )
@@ -59,9 +68,15 @@ class SectionBuilder:
 
     def __init__(self, groups: Sequence[RunGroup], out: Path) -> None:
         self.groups, self.out = groups, out
-        self.noop_columns = build_columns(groups, "noop")
+        # Training returns are compared only if some runs have nothing better.
+        self.sources: tuple[ScoreSource, ...] = tuple(START_TITLES)
+        if lacks_evaluation(groups):
+            self.sources += ("training",)
+        self.columns: dict[ScoreSource, list[ScoreColumn]] = {
+            source: build_columns(groups, source) for source in self.sources
+        }
         variants = [g.variant for g in sorted(groups, key=preset_order)]
-        labels = [c.label for starts in START_TITLES for c in build_columns(groups, starts)]
+        labels = [c.label for columns in self.columns.values() for c in columns]
         self.styles = assign_line_styles(variants + labels)
 
     def build_sections(self) -> list[Section]:
@@ -82,30 +97,33 @@ class SectionBuilder:
         if table is None:
             return Markup()
         write_text(self.out / f"{table.name}.csv", table.to_csv())
+        write_text(self.out / f"{table.name}.tex", table_to_latex(table))
         return page.render_table(table)
 
     def _add_figure(self, figure: Figure | None, name: str, caption: str) -> Markup:
         if figure is None:
             return Markup()
-        return page.render_figure(save_figure(figure, self.out / f"{name}.png"), caption)
+        return page.render_figure(save_figure(figure, self.out / name), caption)
 
     def _write_data(self) -> None:
         """Write the numbers behind curves and scores, for other tools."""
         points = []
-        for group, axis in product(self.groups, TIME_AXES):
-            band = compute_confidence_band(extract_curves(group.runs, axis, RETURN_METRIC))
-            for point in zip(*band, strict=True) if band is not None else ():
-                points.append((group.env, group.variant, axis, len(group.runs), *map(float, point)))
+        for group in self.groups:
+            for axis in time_axes([group]):
+                band = compute_confidence_band(extract_curves(group.runs, axis, RETURN_METRIC))
+                for point in zip(*band, strict=True) if band is not None else ():
+                    numbers = len(group.runs), *map(float, point)
+                    points.append((group.env, group.variant, axis, *numbers))
         header = ("environment", "variant", "axis", "runs", "x", "mean", "low", "high")
         self._write_csv("curves", header, points)
         scores = [
-            (env, column.label, starts, score.is_evaluated, float(value))
-            for starts in START_TITLES
-            for column in build_columns(self.groups, starts)
+            (env, column.label, _source_name(source, env), float(value))
+            for source, columns in self.columns.items()
+            for column in columns
             for env, score in column.scores.items()
             for value in score.values
         ]
-        self._write_csv("scores", ("environment", "column", "starts", "evaluated", "score"), scores)
+        self._write_csv("scores", ("environment", "column", "source", "score"), scores)
 
     def _write_csv(
         self, name: str, header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]
@@ -122,42 +140,50 @@ class SectionBuilder:
 
     def _curves_section(self) -> Markup:
         parts = {}
-        for axis, name in TIME_AXES.items():
-            figure = figures.plot_return_curves(self.groups, self.styles, axis)
+        for axis, name in time_axes(self.groups).items():
+            members = [group for group in self.groups if axis in time_axes([group])]
+            figure = figures.plot_return_curves(members, self.styles, axis)
             parts[name] = self._add_figure(figure, f"curves_{axis}", "")
         return page.render_tabs("curves", parts) + page.render_caption(SEED_LINES_CAPTION)
 
     def _scores_section(self) -> Markup:
         body = Markup()
-        for starts in START_TITLES:
-            body += self._add_table(score_tables.scores_table(self.groups, starts))
+        for source in self.sources:
+            body += self._add_table(score_tables.scores_table(self.groups, source))
         if evaluations := self._add_table(tables.evaluations_table(self.groups)):
             body += page.render_details("Every evaluation", evaluations)
         body += self._add_table(score_tables.normalised_table(self.groups))
-        body += self._add_table(score_tables.pairwise_table(self.groups))
+        for source in self.sources:
+            if source != "human":
+                body += self._add_table(score_tables.pairwise_table(self.groups, source))
         for starts, name in START_TITLES.items():
-            columns = build_columns(self.groups, starts)
+            columns = self.columns[starts]
             figure = comparison.plot_human_relative(columns, self.styles, starts)
             caption = HUMAN_RELATIVE_CAPTION.format(name)
             body += self._add_figure(figure, f"human_relative_{starts}", caption)
-        if any(is_atari(group.env) for group in self.groups):
+        if any(map(is_atari, list_environments(self.columns["noop"]))):
             corrections = self._add_table(tables.corrections_table())
             body += page.render_details("Corrections to the paper's tables", corrections)
         return body
 
     def _comparison_section(self) -> Markup:
-        columns, styles = self.noop_columns, self.styles
+        body = self._compare_columns(self.columns["noop"], "", "Evaluated scores")
+        training = self.columns.get("training", [])
+        return body + self._compare_columns(training, "_training", "Returns in training")
+
+    def _compare_columns(self, columns: Sequence[ScoreColumn], suffix: str, what: str) -> Markup:
+        """Figures that compare variants by one kind of score."""
         if len(columns) < 2:
             return Markup()
         baseline = next((c for c in columns if c.variant == BASELINE_PRESET), columns[0])
-        scores = comparison.plot_scores(columns, styles)
-        improvement = comparison.plot_improvement(columns, baseline, styles)
-        profile = comparison.plot_performance_profile(columns, styles)
+        scores = comparison.plot_scores(columns, self.styles)
+        improvement = comparison.plot_improvement(columns, baseline, self.styles)
+        profile = comparison.plot_performance_profile(columns, self.styles)
         caption = IMPROVEMENT_CAPTION.format(baseline.label)
         return (
-            self._add_figure(scores, "comparison", SCORES_CAPTION)
-            + self._add_figure(improvement, "improvement", caption)
-            + self._add_figure(profile, "profile", PROFILE_CAPTION)
+            self._add_figure(scores, f"comparison{suffix}", f"{what}: {SCORES_CAPTION}")
+            + self._add_figure(improvement, f"improvement{suffix}", f"{what}: {caption}")
+            + self._add_figure(profile, f"profile{suffix}", f"{what}: {PROFILE_CAPTION}")
         )
 
     def _imitation_section(self) -> Markup:
@@ -173,3 +199,16 @@ class SectionBuilder:
                 part = self._add_figure(figure, name, SEED_MEANS_CAPTION)
                 body += page.render_details(env_title(env), part, is_open=not body)
         return body
+
+
+def time_axes(groups: Sequence[RunGroup]) -> dict[str, str]:
+    """The axes of time and their titles; only Atari games have frames that are not steps."""
+    has_frames = any(is_atari(group.env) for group in groups)
+    return {axis: title for axis, title in TIME_AXES.items() if axis != "frames" or has_frames}
+
+
+def _source_name(source: ScoreSource, env: str) -> str:
+    """The source of a score in a CSV file."""
+    if source == "training":
+        return "training"
+    return f"evaluation, {START_TITLES[source]}" if is_atari(env) else "evaluation"

@@ -13,8 +13,9 @@ from importlib import metadata
 from pathlib import Path
 
 from lookfurther.config import Config, flatten_settings, from_json, to_json
-from lookfurther.errors import ConfigError, RunLocked
+from lookfurther.errors import ConfigError, LookFurtherError, RunLocked
 from lookfurther.system.files import write_text
+from lookfurther.system.printable import make_printable
 from lookfurther.training.signals import CheckpointSignal
 
 RECORDED_PACKAGES = ("lookfurther", "torch", "numpy", "gymnasium", "ale-py", "minigrid", "minari")
@@ -148,6 +149,17 @@ def collect_versions() -> dict[str, str | None]:
         **{package: package_version(package) for package in RECORDED_PACKAGES},
         "commit": _git_commit(Path(__file__).parents[2]),
     }
+
+
+def read_versions(path: Path) -> dict[str, str]:
+    """The known versions of a versions.json, as printable text; empty if there is no file."""
+    if not path.exists():
+        return {}
+    try:
+        versions = json.loads(path.read_text(encoding="utf-8")).items()
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise LookFurtherError(f"{path} cannot be read: {error}") from None
+    return {make_printable(name): make_printable(value) for name, value in versions if value}
 
 
 def _git_commit(checkout: Path) -> str | None:
