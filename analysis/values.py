@@ -28,13 +28,12 @@ from lookfurther.config import Config, replace
 from lookfurther.demos import catalog
 from lookfurther.demos.episode import Episode, best_episode_index
 from lookfurther.losses import value_of_action
-from lookfurther.networks import make_network_builder
+from lookfurther.networks import make_network_builder, network_value_transform
 from lookfurther.presets import preset
 from lookfurther.replay.mixture import ReplayMixture
 from lookfurther.training.build import build_expert_replay, build_learner
 from lookfurther.training.hardware import Hardware
 from lookfurther.training.updates import UpdateRunner
-from lookfurther.transforms import make_value_transform
 from lookfurther.types import Spec
 
 UPDATES_PER_CALL = 8  # as in an iteration of the loop on a GPU
@@ -65,8 +64,8 @@ def values_along_episode(
     device = next(network.parameters()).device
     batches = stacked_observations(episode, spec).split(256)
     q = torch.cat([network(x.to(device)).float().cpu() for x in batches])
-    gamma, name = config.learner.gamma, config.learner.value_transform
-    operator = make_value_transform(name, config.learner.value_transform_eps)
+    gamma = config.learner.gamma
+    operator = network_value_transform(network, config.learner)
     goal = operator.h(torch.from_numpy(discounted_returns(episode, gamma))).float()
     v, a = q.max(-1).values, torch.from_numpy(episode.actions.astype(np.int64))
     rewards = torch.from_numpy(episode.rewards[:-1])

@@ -15,8 +15,9 @@ from torch import Tensor
 from lookfurther.config import Config
 from lookfurther.exploration import EPSILON_SCHEDULES, EXPLORATIONS, Exploration
 from lookfurther.losses import value_of_action
+from lookfurther.networks import network_value_transform
 from lookfurther.priorities import PRIORITY_FUNCTIONS, initial_td_error
-from lookfurther.transforms import REWARD_TRANSFORMS, make_value_transform
+from lookfurther.transforms import REWARD_TRANSFORMS
 from lookfurther.types import END, FIRST, TERMINAL, TRUNCATED, Chunk, Spec, Step
 
 if TYPE_CHECKING:
@@ -37,9 +38,7 @@ class Actor:
         self.weights, self.spec, self.lanes = weights, spec, lanes
         device = self.device = weights.device
         self.horizons, self.gamma = config.replay.horizons, config.learner.gamma
-        self.value_transform = make_value_transform(
-            config.learner.value_transform, config.learner.value_transform_eps
-        )
+        self.value_transform = network_value_transform(weights.network, config.learner)
         self.priority_function = PRIORITY_FUNCTIONS[config.learner.priority_type]
         self.reward_transform = REWARD_TRANSFORMS[config.environment.reward_transform]
         epsilons = EPSILON_SCHEDULES[config.actor.epsilon_schedule](config.actor.lanes)

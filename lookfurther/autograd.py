@@ -20,8 +20,11 @@ class AutogradPasses:
         self.actor_q_function: QFunction = q_values
         self.online_forward = self.target_forward = head_outputs
         if compiled:
-            self.online_forward = compile_static(head_outputs, combo_kernels=True)
-            self.target_forward = compile_static(head_outputs)
+            # Noise is drawn by torch, as in eager code.
+            self.online_forward = compile_static(
+                head_outputs, combo_kernels=True, fallback_random=True
+            )
+            self.target_forward = compile_static(head_outputs, fallback_random=True)
 
     def forward(self, network: nn.Module, inputs: Tensor) -> tuple[Tensor, Any]:
         """f [B, A], and the saved state that `backward` needs."""

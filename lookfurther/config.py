@@ -95,6 +95,16 @@ class NetworkConfig:
     """channels of each convolution; empty: the network's own"""
     hidden: tuple[int, ...] = ()
     """widths of each stream's fully connected layers; empty: the network's own"""
+    head: Literal["values", "popart", "categorical"] = "values"
+    """outputs: action values, values normalised by PopArt, or C51's value distributions"""
+    atoms: int = 51
+    """atoms of a value distribution"""
+    v_min: float = -10.0
+    """value of the lowest atom"""
+    v_max: float = 10.0
+    """value of the highest atom"""
+    noisy_std: float = 0.0
+    """sigma_0 of noisy layers, their initial noise; 0: no noisy layers"""
 
 
 @dataclass(frozen=True)
@@ -125,6 +135,10 @@ class LearnerConfig:
     """weight of the temporal consistency loss"""
     im_weight: float = 1.0
     """weight of the imitation loss"""
+    popart_step: float = 1e-4
+    """step of the moving moments of network.head popart"""
+    constrained_td: bool = False
+    """bootstrap from the online network, and no gradient along that of the next state's value"""
     value_floor: Literal["none", "return"] = "none"
     """lower bound of expert values: none, or the return that the demonstration obtained"""
     advantage_learning: float = 0.0

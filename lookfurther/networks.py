@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from lookfurther.array_api import widest_dtype
-from lookfurther.config import NetworkConfig
+from lookfurther.config import LearnerConfig, NetworkConfig
 from lookfurther.errors import CheckpointError, ConfigError
-from lookfurther.heads import DuelingHead
+from lookfurther.heads import CategoricalHead, DuelingHead, PopArtHead, StreamHead
+from lookfurther.noisy import NoisyLinear, NoisyStreams
+from lookfurther.transforms import ValueTransform, make_value_transform
 from lookfurther.types import Spec
 
 NetworkBuilder = Callable[[Spec], nn.Module]
@@ -26,13 +29,12 @@ QFunction = Callable[[nn.Module, Tensor], Tensor]  # (network, raw x) -> f(x, a)
 class DuelingNetwork(nn.Module):
     """f(x, a) = V(x) + A(x, a) - mean_b A(x, b) over a shared torso (Wang et al. 2016)."""
 
-    def __init__(self, spec: Spec, torso: nn.Sequential, hidden: tuple[int, ...]) -> None:
+    def __init__(self, spec: Spec, torso: nn.Sequential, streams: Streams, head: DuelingHead):
         super().__init__()
         self.spec, self.scale = spec, 1 / spec.high
         has_fold = isinstance(torso[0], SpaceToDepth)
         self.inlet, self.torso = (torso[0], torso[1:]) if has_fold else (nn.Identity(), torso)
-        self.streams = DuelingStreams(count_features(torso, spec.observation_shape), hidden)
-        self.head = DuelingHead(self.streams.out_features, spec.actions)
+        self.streams, self.head = streams, head
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head.values(self.head_outputs(self.prepare_inputs(x)))
@@ -101,6 +103,9 @@ class DuelingStreams(nn.Module):
         for weight, bias in zip(self.weights, self.biases, strict=True):
             layers.append((torch.bmm(layers[-1], weight) + bias).relu())
         return layers
+
+
+Streams = DuelingStreams | NoisyStreams
 
 
 def concat_streams(streams: Tensor) -> Tensor:
@@ -220,9 +225,41 @@ def make_network_builder(config: NetworkConfig) -> NetworkBuilder:
             raise ConfigError(f"network.convolutions does not apply to {name}: leave it out")
         if torso is atari_torso and len(channels) != 3:
             raise ConfigError(f"network.convolutions must name 3 widths for {name}, not {channels}")
-        return DuelingNetwork(spec, torso(spec, channels), config.hidden or hidden)
+        layers = torso(spec, channels)
+        features = count_features(layers, spec.observation_shape)
+        streams = make_streams(config, features, config.hidden or hidden)
+        head = make_head(config, streams.out_features, spec.actions)
+        return DuelingNetwork(spec, layers, streams, head)
 
     return build
+
+
+def make_streams(config: NetworkConfig, features: int, hidden: tuple[int, ...]) -> Streams:
+    """The configured streams: plain or noisy."""
+    if config.noisy_std:
+        return NoisyStreams(features, hidden, config.noisy_std)
+    return DuelingStreams(features, hidden)
+
+
+def make_head(config: NetworkConfig, features: int, actions: int) -> DuelingHead:
+    """The configured head: values, normalised values or distributions, plain or noisy."""
+    linear = partial(NoisyLinear, initial_std=config.noisy_std) if config.noisy_std else nn.Linear
+    if config.head == "categorical":
+        atoms = torch.linspace(config.v_min, config.v_max, config.atoms)
+        return CategoricalHead(features, actions, linear, atoms)
+    if config.head == "popart":
+        return PopArtHead(features, actions)
+    if config.noisy_std:
+        return StreamHead(features, actions, linear)
+    return DuelingHead(features, actions)
+
+
+def network_value_transform(network: nn.Module, config: LearnerConfig) -> ValueTransform:
+    """h of a network's values f = h(Q): PopArt's normalisation, or the configured transform."""
+    head = getattr(network, "head", None)
+    if isinstance(head, PopArtHead):
+        return head.value_transform
+    return make_value_transform(config.value_transform, config.value_transform_eps)
 
 
 def load_network_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:

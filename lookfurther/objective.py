@@ -20,10 +20,9 @@ from lookfurther.losses import (
     value_of_action,
     widen_action_gap,
 )
-from lookfurther.networks import prepare_inputs
+from lookfurther.networks import network_value_transform, prepare_inputs
 from lookfurther.priorities import PRIORITY_FUNCTIONS
 from lookfurther.system import acceleration
-from lookfurther.transforms import make_value_transform
 from lookfurther.types import Batch
 
 
@@ -64,9 +63,7 @@ class Objective:
 
     def __init__(self, config: LearnerConfig, online: nn.Module, target: nn.Module) -> None:
         self.config, self.online, self.target = config, online, target
-        self.value_transform = make_value_transform(
-            config.value_transform, config.value_transform_eps
-        )
+        self.value_transform = network_value_transform(online, config)
         self.priority_function = PRIORITY_FUNCTIONS[config.priority_type]
         self.prepare_fn, self.passes = prepare_inputs, AutogradPasses()
 

@@ -31,6 +31,14 @@ PRESETS: dict[str, Preset] = {
     ),
     "no-tc": Preset("Fig. 3, without the TC loss", {"learner__tc_weight": 0.0}),
     "no-imitation": Preset("Fig. 3, without the imitation loss", {"learner__im_weight": 0.0}),
+    "popart": Preset(
+        "Fig. 4, PopArt instead of the transformed operator (van Hasselt et al. 2016)",
+        {"network__head": "popart", "learner__value_transform": "identity"},
+    ),
+    "constrained-td": Preset(
+        "Fig. 4, constrained TD instead of the TC loss (Durugkar & Stone 2017)",
+        {"learner__constrained_td": True, "learner__tc_weight": 0.0},
+    ),
     "no-demos": Preset("Fig. 3, without demonstrations, Ape-X's epsilons", _NO_DEMOS),
     "apex-dqn": Preset(
         "Tables 1-4, Ape-X DQN (Horgan et al. 2018)",

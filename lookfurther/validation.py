@@ -23,6 +23,8 @@ MINIMUM = {
     "actor.weight_sync_period": 1,
     "actor.stagger_steps": 0,
     "replay.alpha": 0,
+    "network.atoms": 2,
+    "network.noisy_std": 0,
     "learner.agent_items": 1,
     "learner.expert_items": 0,
     "learner.target_period": 1,
@@ -46,6 +48,7 @@ POSITIVE = (
     "learner.max_gradient_norm",
     "learner.value_transform_eps",
     "learner.samples_per_insert",
+    "learner.popart_step",
 )
 
 
@@ -89,7 +92,8 @@ def min_capacity(config: Config) -> int:
 
 def relation_rules(config: Config) -> list[tuple[bool, str]]:
     """(holds, message) of every other rule."""
-    return [*_environment_rules(config), *_replay_rules(config), *_learner_rules(config)]
+    rules = _environment_rules, _replay_rules, _network_rules, _learner_rules
+    return [rule for section in rules for rule in section(config)]
 
 
 def _environment_rules(config: Config) -> list[tuple[bool, str]]:
@@ -140,8 +144,10 @@ def _replay_rules(config: Config) -> list[tuple[bool, str]]:
     ]
 
 
-def _learner_rules(config: Config) -> list[tuple[bool, str]]:
-    n, learner, device = config.network, config.learner, config.run.device
+def _network_rules(config: Config) -> list[tuple[bool, str]]:
+    n, learner = config.network, config.learner
+    is_popart, is_categorical = n.head == "popart", n.head == "categorical"
+    uses_values = learner.value_floor != "none" or learner.advantage_learning != 0
     return [
         (
             min(n.convolutions, default=1) >= 1,
@@ -151,6 +157,37 @@ def _learner_rules(config: Config) -> list[tuple[bool, str]]:
             min(n.hidden, default=1) >= 1,
             f"network.hidden must be widths of 1 or more, not {n.hidden}",
         ),
+        (
+            n.v_min < n.v_max,
+            f"network.v_min ({n.v_min}) must be below network.v_max ({n.v_max})",
+        ),
+        (
+            not is_popart or learner.value_transform == "identity",
+            "network.head popart normalises values itself: use --learner.value-transform identity",
+        ),
+        (
+            not is_popart or n.noisy_std == 0,
+            "network.head popart has no noisy layers: use --network.noisy-std 0",
+        ),
+        (
+            not is_categorical or not uses_values,
+            "network.head categorical has distributions as targets:"
+            " use --learner.value-floor none and --learner.advantage-learning 0",
+        ),
+        (
+            not learner.constrained_td or n.head == "values",
+            f"learner.constrained_td needs --network.head values, not {n.head}",
+        ),
+        (
+            learner.popart_step <= 1,
+            f"learner.popart_step must be at most 1, not {learner.popart_step}",
+        ),
+    ]
+
+
+def _learner_rules(config: Config) -> list[tuple[bool, str]]:
+    learner, device = config.learner, config.run.device
+    return [
         (
             0 <= learner.advantage_learning < 1,
             f"learner.advantage_learning must be in [0, 1), not {learner.advantage_learning}",

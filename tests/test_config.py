@@ -149,6 +149,28 @@ INVALID_OVERRIDES: dict[str, dict[str, Any]] = {
         "network__convolutions": (32, 0)
     },
     "network.hidden must be widths of 1 or more, not (0,)": {"network__hidden": (0,)},
+    "learner.popart_step must be above 0, not 0.0": {"learner__popart_step": 0.0},
+    "learner.popart_step must be at most 1, not 2.0": {"learner__popart_step": 2.0},
+    "network.atoms must be 2 or more, not 1": {"network__atoms": 1},
+    "network.noisy_std must be 0 or more, not -0.5": {"network__noisy_std": -0.5},
+    "network.v_min (10.0) must be below network.v_max (10.0)": {"network__v_min": 10.0},
+    "network.head popart normalises values itself: use --learner.value-transform identity": {
+        "network__head": "popart"
+    },
+    "network.head popart has no noisy layers: use --network.noisy-std 0": {
+        "network__head": "popart",
+        "network__noisy_std": 0.5,
+        "learner__value_transform": "identity",
+    },
+    "network.head categorical has distributions as targets:"
+    " use --learner.value-floor none and --learner.advantage-learning 0": {
+        "network__head": "categorical",
+        "learner__value_floor": "return",
+    },
+    "learner.constrained_td needs --network.head values, not categorical": {
+        "network__head": "categorical",
+        "learner__constrained_td": True,
+    },
     "learner.advantage_learning must be in [0, 1), not 1.0": {"learner__advantage_learning": 1.0},
     "learner.gamma must be in [0, 1], not 1.001": {"learner__gamma": 1.001},
     "learner.expert_items is 64, but no demonstrations are given:"

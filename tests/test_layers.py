@@ -18,13 +18,22 @@ PACKAGE = Path(lookfurther.types.__file__).parent
 
 # A layer imports from itself and from the layers above it in this list. A name is a module of the
 # package, or a folder with all its modules; "" is the package itself.
-EQUATIONS = ("transforms", "returns", "losses", "exploration", "priorities")
+EQUATIONS = (
+    "transforms",
+    "returns",
+    "losses",
+    "exploration",
+    "priorities",
+    "popart",
+    "constrained_td",
+    "categorical",
+)
 LAYERS = (
     ("types", "errors", "array_api", "system", "decoding", "config", "validation", "presets"),
     EQUATIONS,
-    ("heads", "networks", "master_weights", "autograd", "adam", "gpu"),
+    ("noisy", "heads", "networks", "master_weights", "autograd", "adam", "gpu"),
     ("replay", "envs", "actor", "rollout", "demos"),
-    ("objective", "learner"),
+    ("objective", "objective_variants", "learner"),
     ("training",),
     ("agent", "evaluation"),
     ("video", "report", "recorder"),

@@ -119,6 +119,13 @@ def test_chain_needs_a_demonstration(tmp_path: Path, seed: int):
     assert mean_score(tmp_path / "without", ChainEnv) <= 0.1
 
 
+@pytest.mark.parametrize("name", ["popart", "constrained-td"])
+def test_alternatives_of_the_paper_learn_chain(tmp_path: Path, name: str):
+    demos = (chain_demo(tmp_path / "demos"),)
+    train(small_config(name, tmp_path / "run", demos=demos, run__steps=12_000), env=ChainEnv)
+    assert mean_score(tmp_path / "run", ChainEnv) >= 0.9
+
+
 def optimal_action_rate(folder: Path) -> float:
     """The share of situations in which the agent selects the right action."""
     actions = Agent.load(folder).act(RewardScalesEnv.situations)

@@ -51,6 +51,8 @@ EXPECTED_OVERRIDES: dict[str, dict[str, Any]] = {
     "no-transform": {"learner__value_transform": "identity"},
     "no-tc": {"learner__tc_weight": 0.0},
     "no-imitation": {"learner__im_weight": 0.0},
+    "popart": {"network__head": "popart", "learner__value_transform": "identity"},
+    "constrained-td": {"learner__constrained_td": True, "learner__tc_weight": 0.0},
     "no-demos": {
         "learner__agent_items": 256,
         "learner__expert_items": 0,

@@ -75,6 +75,8 @@ def is_supported(network: nn.Module, precision: torch.dtype) -> bool:
     """Whether these kernels can run a network on its device in this precision."""
     if not isinstance(network, DuelingNetwork) or not isinstance(network.inlet, SpaceToDepth):
         return False
+    if not network.head.is_one_product:
+        return False
     device, (planes, *sides) = network.head.value.weight.device, network.spec.observation_shape
     if device.type != "cuda" or precision != torch.bfloat16 or network.spec.dtype != "uint8":
         return False

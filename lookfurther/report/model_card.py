@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lookfurther.agent import Agent, read_agent
@@ -67,7 +68,7 @@ def export_run(run: Path, out: Path, half: bool = False) -> Path:
 
 def round_to_half(name: str, tensor: Tensor) -> Tensor:
     """A tensor of weights in float16; raises if a weight is outside its range."""
-    if not tensor.is_floating_point():  # a counter of a user's network
+    if tensor.dtype != torch.float32:  # a counter of a user's network, or PopArt's moments
         return tensor
     if not tensor.half().isfinite().all():
         raise ConfigError(f"{name} has a weight that float16 cannot hold: export without --half")

@@ -19,6 +19,7 @@ from lookfurther.demos.imitation import limit_imitation
 from lookfurther.envs import Envs, make_envs
 from lookfurther.learner import Learner
 from lookfurther.master_weights import MasterWeights
+from lookfurther.objective_variants import choose_objective
 from lookfurther.replay.mixture import ReplayMixture
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.returns import discounted_returns
@@ -57,7 +58,12 @@ def build_learner(config: Config, network: nn.Module, hardware: Hardware) -> Lea
     """The learner of a network, on its device and with torch configured for it."""
     hardware.configure_torch()
     return Learner(
-        network, config.learner, hardware.device, hardware.precision, hardware.is_compiled
+        network,
+        config.learner,
+        hardware.device,
+        hardware.precision,
+        hardware.is_compiled,
+        choose_objective(config),
     )
 
 
