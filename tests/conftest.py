@@ -30,3 +30,14 @@ def recorder_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     isolate_recorder(tmp_path, monkeypatch)
     return tmp_path
+
+
+@pytest.fixture
+def datasets_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of datasets, and a single process."""
+    from lookfurther.system import processes
+
+    folder = tmp_path / "datasets"
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
+    monkeypatch.setattr(processes, "count_cores", lambda: 1)
+    return folder

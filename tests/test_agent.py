@@ -18,7 +18,7 @@ from lookfurther import Agent, Config, Spec, evaluate, preset, train
 from lookfurther.errors import CheckpointError
 from lookfurther.networks import make_network_builder
 from lookfurther.training import checkpoint
-from tests.test_training import tiny_config
+from tests.training_runs import tiny_config
 
 
 def make_config(folder: Path) -> Config:

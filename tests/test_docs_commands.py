@@ -200,7 +200,7 @@ def prepare_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def prepare_recordings(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Recordings, a Minari dataset, a searched set, and a run of Pong."""
-    from tests.test_importers import make_minari_dataset
+    from tests.minari_datasets import make_minari_dataset
 
     write_demo(home / "MontezumaRevenge.demo", montezuma_recording())
     save_random_set("montezuma/found-v0", "ALE/MontezumaRevenge-v5", 60)

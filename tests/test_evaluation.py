@@ -33,7 +33,7 @@ from lookfurther.evaluation.evaluate import (
 from lookfurther.evaluation.results import EvaluationConditions
 from lookfurther.networks import make_network_builder
 from lookfurther.training import checkpoint
-from tests.test_training import tiny_config
+from tests.training_runs import tiny_config
 
 pytest.importorskip("ale_py")
 

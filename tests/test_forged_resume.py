@@ -14,7 +14,7 @@ from lookfurther import train
 from lookfurther.errors import CheckpointError, LookFurtherError
 from lookfurther.training import checkpoint
 from tests import forged
-from tests.test_training import newest_checkpoint, tiny_config
+from tests.training_runs import newest_checkpoint, tiny_config
 
 
 @pytest.fixture(scope="module")

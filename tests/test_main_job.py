@@ -10,7 +10,7 @@ from examples import unlock_pickup
 from lookfurther import Config, replace, train
 from lookfurther.training import run
 from lookfurther.training.metrics import TrainingClock
-from tests.test_training import assert_checkpoints_equal, newest_checkpoint, rows_without_times
+from tests.training_runs import assert_checkpoints_equal, newest_checkpoint, rows_without_times
 
 pytest.importorskip("minigrid")
 

@@ -33,7 +33,7 @@ from lookfurther.training.signals import CheckpointSignal, StopRequested, StopSi
 from lookfurther.types import END, FIRST
 from tests.faulty_envs import Acting, Counting, Dying
 from tests.process_group import wait_until_gone
-from tests.test_training import newest_checkpoint, tiny_config
+from tests.training_runs import newest_checkpoint, tiny_config
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.timeout(120)  # a failure here hangs
@@ -260,7 +260,7 @@ from functools import partial
 from pathlib import Path
 from lookfurther import preset, train
 from tests.faulty_envs import Hanging
-from tests.test_training import tiny_config
+from tests.training_runs import tiny_config
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

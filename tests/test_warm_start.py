@@ -17,7 +17,7 @@ from lookfurther.networks import make_network_builder
 from lookfurther.report.model_card import export_run
 from lookfurther.training.saved_weights import warm_start
 from lookfurther.types import Spec
-from tests.test_training import newest_checkpoint, tiny_config
+from tests.training_runs import newest_checkpoint, tiny_config
 
 SPEC = Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)
 

@@ -1,0 +1,160 @@
+"""A killed run resumes to the result of an uninterrupted one."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from lookfurther import Config, Spec, replace, train
+from lookfurther.config import to_json
+from lookfurther.training.loop import updates_due
+from lookfurther.types import END, FIRST
+from tests.faulty_envs import Counting, Moody
+from tests.training_runs import (
+    WalkEnv,
+    assert_checkpoints_equal,
+    flatten_tensors,
+    newest_checkpoint,
+    rows_without_times,
+    save_balance_demos,
+    tiny_config,
+)
+
+ROOT = Path(__file__).parents[1]
+
+
+KILLED_RUN_SCRIPT = """
+import os, signal, sys
+from lookfurther.config import from_json
+from lookfurther.training.loop import TrainingLoop
+from lookfurther.training.train import train
+from tests import faulty_envs
+
+run_iteration = TrainingLoop.run_iteration
+
+def run_iteration_or_die(self):
+    if self.step >= int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    run_iteration(self)
+
+TrainingLoop.run_iteration = run_iteration_or_die
+env = getattr(faulty_envs, sys.argv[3]) if len(sys.argv) > 3 else None
+train(from_json(open(sys.argv[1]).read()), env=env)
+"""
+
+
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_balance_demos(tmp_path_factory.mktemp("demos"))
+
+
+def train_until_killed(config: Config, at: int, env: str = "") -> None:
+    """Train in another process that is killed (-9) at a step."""
+    config_file = Path(config.run.folder).with_suffix(".json")
+    config_file.write_text(to_json(config))
+    words = [
+        sys.executable,
+        "-c",
+        KILLED_RUN_SCRIPT,
+        str(config_file),
+        str(at),
+        *([env] if env else []),
+    ]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+@pytest.mark.slow
+def test_killed_run_resumes_to_identical_result(
+    tmp_path: Path, demos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Killed 60 steps after its checkpoint: the resumed run repeats those steps."""
+    uninterrupted, resumed = tmp_path / "uninterrupted", tmp_path / "resumed"
+    settings = {"run__steps": 400, "run__checkpoint_period": 200, "replay__capacity": 240}
+    train(tiny_config(uninterrupted, demos, **settings))
+    train_until_killed(tiny_config(resumed, demos, **settings), at=260)
+    assert newest_checkpoint(resumed).metadata["step"] == 200
+    capsys.readouterr()
+    summary = train(tiny_config(resumed, demos, **settings), resume=True)
+    assert "resumed at step 200 from step_000000000200\n" in capsys.readouterr().out
+    assert (summary.step, summary.stop_reason) == (400, "done")
+    assert_checkpoints_equal(newest_checkpoint(uninterrupted), newest_checkpoint(resumed))
+    names = flatten_tensors(newest_checkpoint(uninterrupted)).keys()
+    parts = {"weights", "target", "adam", "agent_replay", "expert_replay", "actor", "envs"}
+    assert {name.partition(".")[0] for name in names} == parts | {"returns", "random"}
+    assert {"agent_replay.mass", "expert_replay.mass", "agent_replay.random"} <= names
+    assert {"actor.0.generator", "expert_replay.random", "returns.recent"} <= names
+    assert any(name.startswith("adam.square") for name in names)
+    assert rows_without_times(uninterrupted) == rows_without_times(resumed)
+
+
+def test_resume_without_env_state_restarts_episodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lanes have 50 slots at the checkpoint, and the last 10 wait for later steps."""
+    config = tiny_config(tmp_path / "run", env="moody", run__checkpoint_period=200, run__steps=320)
+    train_until_killed(config, at=220, env="Moody")
+    before = newest_checkpoint(tmp_path / "run")
+    assert before.metadata["step"] == 200
+    capsys.readouterr()
+    train(config, env=Moody, resume=True)
+    out = capsys.readouterr().out
+    assert "resumed at step 200 from step_000000000200; 4 episodes in progress start again" in out
+    after = newest_checkpoint(tmp_path / "run")
+    assert (after.metadata["step"], after.metadata["updates"]) == (320, updates_due(config, 316))
+    for name in ("planes", "actions", "rewards", "marks"):
+        kept = before.files["agent_replay"][name]
+        assert torch.equal(after.files["agent_replay"][name][:, : kept.shape[1]], kept)
+    marks, mass = (after.files["agent_replay"][name] for name in ("marks", "mass"))
+    assert (marks[:, 50, 0] & FIRST != 0).all()  # every lane starts a new episode
+    acts = marks[:, :, 0] & END == 0
+    assert torch.equal(mass[:, :40].gt(0).all(-1), acts[:, :40])
+    assert not mass[:, 40:50].any()  # no item spans the resume
+    assert torch.equal(mass[:, 50:70].gt(0).all(-1), acts[:, 50:70])
+    assert acts.float().mean() == pytest.approx(3 / 4, abs=0.1)
+
+
+@pytest.mark.parametrize("phase", range(4))
+def test_resume_is_exact_at_every_episode_phase(tmp_path: Path, phase: int) -> None:
+    """All lanes have episodes of 3 steps and a reset: the run stops at each of the four."""
+    uninterrupted, resumed = (
+        tiny_config(tmp_path / "uninterrupted", env="c"),
+        tiny_config(tmp_path / "resumed", env="c"),
+    )
+    train(replace(uninterrupted, run__steps=140), env=Counting)
+    train(replace(resumed, run__steps=100 + 4 * phase), env=Counting)
+    train(replace(resumed, run__steps=140), env=Counting, resume=True)
+    assert_checkpoints_equal(
+        newest_checkpoint(tmp_path / "uninterrupted"), newest_checkpoint(tmp_path / "resumed")
+    )
+
+
+def build_noisy_network(spec: Spec) -> nn.Module:
+    """A network that uses torch's random generator while it learns and acts."""
+    return nn.Sequential(nn.Dropout(0.5), nn.Linear(spec.observation_shape[0], spec.actions))
+
+
+def test_resume_restores_network_noise(tmp_path: Path) -> None:
+    uninterrupted, resumed, evaluated = (
+        tiny_config(tmp_path / name, env="walk")
+        for name in ("uninterrupted", "resumed", "evaluated")
+    )
+    train(replace(uninterrupted, run__steps=140), env=WalkEnv, network=build_noisy_network)
+    train(replace(resumed, run__steps=100), env=WalkEnv, network=build_noisy_network)
+    train(replace(resumed, run__steps=140), env=WalkEnv, network=build_noisy_network, resume=True)
+    assert_checkpoints_equal(
+        newest_checkpoint(tmp_path / "uninterrupted"), newest_checkpoint(tmp_path / "resumed")
+    )
+    with_evaluations = replace(
+        evaluated, run__steps=140, run__evaluate_period=60, run__evaluate_episodes=1
+    )
+    train(with_evaluations, env=WalkEnv, network=build_noisy_network)
+    assert_checkpoints_equal(
+        newest_checkpoint(tmp_path / "uninterrupted"), newest_checkpoint(tmp_path / "evaluated")
+    )
