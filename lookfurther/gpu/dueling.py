@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lookfurther.array_api import compile_static
 from lookfurther.autograd import AutogradPasses
 from lookfurther.gpu import conv
 from lookfurther.gpu.dueling_head import head_backward, head_forward
@@ -99,11 +100,11 @@ class FusedDuelingPasses(AutogradPasses):
 
     def __init__(self, device: torch.device) -> None:
         self.side_stream, self.actor_q_function = make_side_stream(device), dueling_values
-        self.online_forward = torch.compile(dueling_forward, dynamic=False)
-        self.target_forward = torch.compile(dueling_values, dynamic=False)
-        self.activation_gradients = torch.compile(activation_gradients, dynamic=False)
-        self.stream_and_head_gradients = torch.compile(
-            stream_and_head_gradients, dynamic=False, options={"combo_kernels": True}
+        self.online_forward = compile_static(dueling_forward)
+        self.target_forward = compile_static(dueling_values)
+        self.activation_gradients = compile_static(activation_gradients)
+        self.stream_and_head_gradients = compile_static(
+            stream_and_head_gradients, combo_kernels=True
         )
 
     @torch.no_grad()
