@@ -280,7 +280,7 @@ def test_failed_run_exit_codes(
     [
         ((math.nan, math.nan, math.nan), "no episode has ended yet"),
         ((2.5, math.nan, 7.0), "recent return 2.50, best 7.00"),
-        ((2.5, 300.0, 1e6), "recent return 2.50, low-epsilon lanes 300.00, best 1,000,000"),
+        ((2.5, 300.0, 1e6), "recent return 2.50, low-epsilon lanes 300.0, best 1,000,000"),
     ],
 )
 def test_training_summary_omits_missing_returns(returns: tuple, expected: str) -> None:

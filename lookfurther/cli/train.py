@@ -53,7 +53,7 @@ def run(args: list[str]) -> int:
 
 def format_training_summary(summary: Summary) -> str:
     """Format the summary as one line."""
-    from lookfurther.training.console import format_score
+    from lookfurther.system.formatting import format_score
 
     returns = {
         "recent return": summary.return_mean,

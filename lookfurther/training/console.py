@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from lookfurther.system.formatting import format_score
 from lookfurther.system.printable import MAX_MESSAGE_LENGTH, make_printable
 
 if TYPE_CHECKING:
@@ -29,10 +30,6 @@ def _is_finite_number(value: Any) -> bool:
 
 def _format_rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-
-
-def format_score(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.2f}"
 
 
 def _format_loss(value: float) -> str:
