@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -13,7 +12,7 @@ import numpy as np
 from lookfurther.config import EnvConfig
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.envs.emulator import FUSED_MULTIPLY_ADD, Emulator
-from lookfurther.envs.factory import EnvFactory, find_env_spec
+from lookfurther.envs.factory import EnvFactory, find_env_spec, find_rendering_spec
 from lookfurther.envs.sync import Lane
 from lookfurther.errors import DemonstrationError
 
@@ -78,10 +77,7 @@ def _possible_planes(emulator: Emulator) -> Iterator[np.ndarray]:
 
 def make_lane(env: str, env_config: EnvConfig, render: bool = False) -> Lane:
     """A lane with one Gymnasium environment, which draws RGB images if `render` is set."""
-    env_spec = find_env_spec(env)
-    if render:
-        env_spec = copy.deepcopy(env_spec)
-        env_spec.kwargs["render_mode"] = "rgb_array"
+    env_spec = find_rendering_spec(env) if render else find_env_spec(env)
     return Lane(EnvFactory(env_spec, env_config), 0, 0)
 
 

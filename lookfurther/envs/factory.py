@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import textwrap
 from collections.abc import Callable
@@ -45,6 +46,13 @@ def find_env_spec(env: str) -> EnvSpec:
         raise ConfigError(f"env {env!r}: {error}") from None
     if spec.entry_point == "ale_py.env:AtariEnv" and not is_atari(spec.id):
         raise ConfigError(f"env {env!r} is an old name of an Atari game: use its ALE/...-v5 id")
+    return spec
+
+
+def find_rendering_spec(env: str) -> EnvSpec:
+    """`find_env_spec` of an environment that renders RGB images."""
+    spec = copy.deepcopy(find_env_spec(env))
+    spec.kwargs["render_mode"] = "rgb_array"
     return spec
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import enum
 from collections.abc import Sequence, Set
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from lookfurther.config import EnvConfig
-from lookfurther.envs.factory import EnvFactory, find_env_spec
+from lookfurther.envs.factory import EnvFactory, find_env_spec, find_rendering_spec
 from lookfurther.envs.lane import Lane
 from lookfurther.errors import ConfigError, EnvironmentFault
 from lookfurther.recorder.episode_log import RecordedStep, StepSequence, compress_plane
@@ -38,9 +38,8 @@ class GymGame:
         idle_action: int,
     ) -> None:
         # An exception ends the episode: a rebuilt environment could not continue it.
-        self._env_factory = EnvFactory(
-            spec_with_rendering(env), replace(env_config, max_failures=1)
-        )
+        env_spec = find_rendering_spec(env) if can_render(env) else find_env_spec(env)
+        self._env_factory = EnvFactory(env_spec, replace(env_config, max_failures=1))
         self._lane, self._replay_lane = (Lane(self._env_factory, i, 0) for i in range(2))
         env_object = self._lane.ensure_env()
         assert self._lane.spec is not None
@@ -136,15 +135,10 @@ class GymGame:
         return self.restore_steps(StepSequence(0, first_plane, steps))
 
 
-def spec_with_rendering(env: str) -> Any:
-    """Return the registered spec, with render_mode="rgb_array" if the environment supports it."""
-    spec = copy.deepcopy(find_env_spec(env))
-    env_object = EnvFactory(spec, EnvConfig()).build_env()
-    modes = env_object.metadata.get("render_modes") or []
-    env_object.close()
-    if "rgb_array" in modes:
-        spec.kwargs["render_mode"] = "rgb_array"
-    return spec
+def can_render(env: str) -> bool:
+    """Whether the environment renders RGB images."""
+    with closing(EnvFactory(find_env_spec(env), EnvConfig()).build_env()) as env_object:
+        return "rgb_array" in (env_object.metadata.get("render_modes") or [])
 
 
 def action_names(env: Any, count: int) -> tuple[str, ...]:
