@@ -79,7 +79,8 @@ def read_agent(
 ) -> Agent:
     """`Agent.load` without the check of modules, for callers that never build the environment."""
     saved = find_checkpoint(Path(path), ("weights",))
-    config, spec = checkpoint_metadata.get_config(saved), checkpoint_metadata.get_spec(saved)
+    config = checkpoint_metadata.get_config(saved)
+    spec = checkpoint_metadata.get_network_spec(saved)
     weights = saved.files["weights"]
     try:
         build = network or make_network_builder(config.network)

@@ -30,7 +30,7 @@ from lookfurther.demos.go_explore.archive import (
     Archive,
     ArchiveEntry,
     CellVisit,
-    Exploration,
+    ExplorationResult,
     TrajectoryNode,
     actions_from_power_on,
     sample_indices,
@@ -173,7 +173,9 @@ def test_archive_keeps_best_trajectory_per_cell(
     offered: dict[bytes, list[tuple[float, int, bytes]]] = {}
     for pick, visits in rounds:
         start = archive.entries[pick % len(archive)]
-        archive.add(start, Exploration(bytes(9), {visit.cell for visit in visits}, visits, None))
+        archive.add(
+            start, ExplorationResult(bytes(9), {visit.cell for visit in visits}, visits, None)
+        )
         for visit in visits:
             candidate = visit.score, start.steps + visit.steps, visit.state
             offered.setdefault(visit.cell, []).append(candidate)
@@ -305,9 +307,11 @@ def test_sample_starts_prefers_top_scores_and_few_visits() -> None:
     archive = Archive(b"a", b"a")
     (start,) = archive.entries
     visits = [CellVisit(b"b", 1, 0.0, 0, b"b"), CellVisit(b"c", 1, 2.0, 1, b"c")]
-    archive.add(start, Exploration(b"0", set(), visits, None))
+    archive.add(start, ExplorationResult(b"0", set(), visits, None))
     for i in range(8):
-        archive.add(start, Exploration(b"0", {b"a", b"c"} | ({b"b"} if i < 3 else set()), [], None))
+        archive.add(
+            start, ExplorationResult(b"0", {b"a", b"c"} | ({b"b"} if i < 3 else set()), [], None)
+        )
     chosen = [e.state for e in archive.sample_starts(np.random.default_rng(0), 20_000)]
     weights = {b"a": 1 / 3, b"b": 1 / 2, b"c": 1 / 3}
     for state, weight in weights.items():
@@ -318,12 +322,12 @@ def test_sample_starts_prefers_top_scores_and_few_visits() -> None:
 def test_better_score_resets_visit_count() -> None:
     archive = Archive(b"a", b"a")
     (start,) = archive.entries
-    archive.add(start, Exploration(b"0", set(), [CellVisit(b"b", 1, 0.0, 0, b"b")], None))
+    archive.add(start, ExplorationResult(b"0", set(), [CellVisit(b"b", 1, 0.0, 0, b"b")], None))
     for _ in range(99):
-        archive.add(start, Exploration(b"0", {b"a", b"b"}, [], None))
+        archive.add(start, ExplorationResult(b"0", {b"a", b"b"}, [], None))
     rng = np.random.default_rng(0)
     before = [e.state for e in archive.sample_starts(rng, 1000)].count(b"b")
-    archive.add(start, Exploration(b"00", set(), [CellVisit(b"b", 2, 1.0, 2, b"B")], None))
+    archive.add(start, ExplorationResult(b"00", set(), [CellVisit(b"b", 2, 1.0, 2, b"B")], None))
     after = [e.state for e in archive.sample_starts(rng, 1000)].count(b"B")
     assert before == pytest.approx(500, abs=60)
     assert after > 900

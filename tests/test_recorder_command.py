@@ -60,7 +60,7 @@ def test_set_name_without_version_gets_v0(
     from lookfurther.recorder import server
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    monkeypatch.setattr(server, "serve", lambda source, host, port, announce: announce("here"))
+    monkeypatch.setattr(server, "serve_page", lambda source, host, port, announce: announce("here"))
     assert main(["record", "ALE/Pong-v5", "--name", "pong"]) == 0
     assert "episodes are added to the set pong-v0; press Ctrl-C to stop" in capsys.readouterr().out
 

@@ -54,7 +54,7 @@ def run(args: list[str]) -> int:
     if not 0 <= options.seed < 2**31:
         raise ConfigError(f"--seed must be 0 ... 2^31 - 1, not {options.seed}")
     try:
-        from lookfurther.recorder.server import serve
+        from lookfurther.recorder.server import serve_page
     except ImportError as error:
         raise ConfigError(f"record needs {error.name}: install lookfurther[record]") from None
 
@@ -65,7 +65,7 @@ def run(args: list[str]) -> int:
             webbrowser.open(address)
 
     with open_recorder(options, name) as source, contextlib.suppress(KeyboardInterrupt):
-        serve(source, options.host, options.port, announce)
+        serve_page(source, options.host, options.port, announce)
     return 0
 
 

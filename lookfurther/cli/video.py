@@ -104,7 +104,7 @@ def write_comparison(options: VideoOptions, agent: Agent, experts: list[ExpertEp
 def watch_live(options: VideoOptions, agent: Agent, experts: list[ExpertEpisode]) -> int:
     """Serve the page until Ctrl-C."""
     try:
-        from lookfurther.recorder.server import serve
+        from lookfurther.recorder.server import serve_page
     except ImportError as error:
         raise ConfigError(f"--watch needs {error.name}: install lookfurther[record]") from None
     from lookfurther.recorder.watch import WatchSession
@@ -117,5 +117,5 @@ def watch_live(options: VideoOptions, agent: Agent, experts: list[ExpertEpisode]
 
     source = WatchSession(agent, experts, options.seed, LIVE_WIDTH)
     with contextlib.suppress(KeyboardInterrupt):
-        serve(source, options.host, options.port, announce)
+        serve_page(source, options.host, options.port, announce)
     return 0

@@ -39,7 +39,7 @@ BYTES_PER_CPU_SECOND = 2**20
 BASE_WALL_SECONDS = 60.0  # plus ten per CPU second: only a stopped process takes that long
 MAX_HEADER_BYTES = 2**20
 FUNCTION_PACKAGE = "lookfurther.demos.sandboxed."  # the functions that a task may call
-SERVER_CODE = "from lookfurther.demos.sandbox import serve; serve()"
+SERVER_CODE = "from lookfurther.demos.sandbox import run_tasks; run_tasks()"
 # Threads and Arrow's allocator reserve addresses that they do not use (Arrow: 1 GiB).
 SERVER_VARIABLES = {
     "OMP_NUM_THREADS": "1",
@@ -175,7 +175,7 @@ def _receive_array(pipe: IO[bytes], dtype: np.dtype, shape: tuple[int, ...]) -> 
     return array
 
 
-def serve() -> None:
+def run_tasks() -> None:
     """Run the tasks from the standard input, in the subprocess."""
     pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # so that libraries do not print into the response

@@ -110,7 +110,7 @@ def head_forward(h: Tensor, parameters: list[Tensor]) -> Tensor:
     then of the advantages.
     """
     value_w, value_bias, w, bias = parameters
-    out = _allocate_partials(h, w)
+    out = _allocate_partial_values(h, w)
     cast(Any, dueling_head_forward)[(ceil(h.shape[1] / BLOCK_M), len(out))](
         *(h, value_w, value_bias, w, bias, out), **_launch_sizes(h, w)
     )
@@ -119,10 +119,10 @@ def head_forward(h: Tensor, parameters: list[Tensor]) -> Tensor:
 
 @head_forward.register_fake
 def _(h: Tensor, parameters: list[Tensor]) -> Tensor:
-    return _allocate_partials(h, parameters[2])
+    return _allocate_partial_values(h, parameters[2])
 
 
-def _allocate_partials(h: Tensor, w: Tensor) -> Tensor:
+def _allocate_partial_values(h: Tensor, w: Tensor) -> Tensor:
     _, num_rows, width = h.shape
     return w.new_empty(ceil(width / BLOCK_K), num_rows, len(w))
 

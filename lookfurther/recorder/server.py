@@ -188,7 +188,7 @@ class PendingConnection(H11Protocol):
         super().connection_lost(exc)
 
 
-def serve(source: FrameSource, host: str, port: int, announce: Callable[[str], None]) -> None:
+def serve_page(source: FrameSource, host: str, port: int, announce: Callable[[str], None]) -> None:
     """Serve the page until a signal; call `announce` with its address."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

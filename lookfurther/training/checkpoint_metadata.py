@@ -43,7 +43,7 @@ def get_config(saved: Checkpoint) -> Config:
         ) from None
 
 
-def get_spec(saved: Checkpoint) -> Spec:
+def get_network_spec(saved: Checkpoint) -> Spec:
     """The observations and actions of its network."""
     value = saved.metadata.get("spec")
     try:

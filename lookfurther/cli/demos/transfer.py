@@ -48,7 +48,7 @@ class ImportOptions:
 
 
 @dataclass(frozen=True)
-class ExportOptions:
+class ExportSetOptions:
     """Write the Atari episodes of a set as action sequences, one file each."""
 
     name: SetName = tyro.MISSING
@@ -148,7 +148,7 @@ def print_saved_set(name: str, episodes: Sequence[Episode], path: Path) -> None:
     print(f"inspect it with lookfurther demos show {name}, train with --demos {name}")
 
 
-def export_set(options: ExportOptions) -> int:
+def export_set(options: ExportSetOptions) -> int:
     """Write the files and print their names."""
     if options.out.suffix != ".npz":
         raise ConfigError(f"{options.out} must end in .npz")

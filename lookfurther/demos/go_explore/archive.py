@@ -51,8 +51,8 @@ class CellVisit(NamedTuple):
     state: bytes
 
 
-class Exploration(NamedTuple):
-    """The result of random play from one start."""
+class ExplorationResult(NamedTuple):
+    """What random play from one start reached."""
 
     actions: bytes
     cells: set[bytes]  # all cells visited
@@ -89,7 +89,7 @@ class Archive:
         indices += sample_indices(rng, top_weights, half)
         return [self.entries[index] for index in indices]
 
-    def add(self, start: ArchiveEntry, exploration: Exploration) -> None:
+    def add(self, start: ArchiveEntry, exploration: ExplorationResult) -> None:
         """Add new cells, better trajectories to known cells, and visit counts."""
         for visit in exploration.visits:
             self._insert_if_better(visit.cell, self._make_entry(start, exploration, visit))
@@ -128,7 +128,7 @@ class Archive:
         return list(chosen.values())
 
     def _make_entry(
-        self, start: ArchiveEntry, exploration: Exploration, visit: CellVisit
+        self, start: ArchiveEntry, exploration: ExplorationResult, visit: CellVisit
     ) -> ArchiveEntry:
         """Make the entry of a visit, counted from power-on; update the best entry."""
         last_reward_step = start.last_reward_step

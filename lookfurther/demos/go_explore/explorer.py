@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from lookfurther.demos.go_explore.archive import CellVisit, Exploration
+from lookfurther.demos.go_explore.archive import CellVisit, ExplorationResult
 
 EXPLORATION_STEPS = 100
 MEAN_HOLD_STEPS = 20  # mean number of steps that an action is held
@@ -48,7 +48,7 @@ class Explorer:
         self.rng = np.random.default_rng(seed)
         self.best_ranks: dict[bytes, tuple[float, int]] = {}  # cell -> `ArchiveEntry.cell_rank`
 
-    def explore(self, start: ExplorationStart) -> Exploration:
+    def explore(self, start: ExplorationStart) -> ExplorationResult:
         """Play random actions for EXPLORATION_STEPS or until a life or the game ends."""
         self.game.restore_state(start.state)
         score, last_reward_step, done = start.score, 0, False
@@ -75,7 +75,7 @@ class Explorer:
         last_step = len(actions) - MIN_SURVIVED_STEPS
         survived = {cell: visit for cell, visit in visits.items() if visit.steps <= last_step}
         self.best_ranks |= {cell: ranks[cell] for cell in survived}
-        return Exploration(bytes(actions), cells, list(survived.values()), final)
+        return ExplorationResult(bytes(actions), cells, list(survived.values()), final)
 
 
 def sample_held_actions(

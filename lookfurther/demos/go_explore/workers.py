@@ -16,14 +16,14 @@ from multiprocessing.context import SpawnProcess
 
 import numpy as np
 
-from lookfurther.demos.go_explore.archive import ArchiveEntry, Exploration
+from lookfurther.demos.go_explore.archive import ArchiveEntry, ExplorationResult
 from lookfurther.demos.go_explore.explorer import ExplorationGame, ExplorationStart, Explorer
 from lookfurther.errors import EnvironmentFault
 from lookfurther.system.processes import safe_import_path
 
 GameFactory = Callable[[], ExplorationGame]  # must be picklable for several processes
 StartSampler = Callable[[], list[ArchiveEntry]]  # samples the starts of a batch
-Explorations = Generator[tuple[ArchiveEntry, Exploration]]  # each with its start
+Explorations = Generator[tuple[ArchiveEntry, ExplorationResult]]  # each with its start
 
 
 def iter_explorations(
@@ -65,7 +65,7 @@ def _send_starts(pipe: Connection, entries: list[ArchiveEntry]) -> list[ArchiveE
     return entries
 
 
-def _receive_explorations(pipe: Connection, process: SpawnProcess) -> list[Exploration]:
+def _receive_explorations(pipe: Connection, process: SpawnProcess) -> list[ExplorationResult]:
     """Receive a batch of explorations; raise if the worker failed or died."""
     try:
         response = pipe.recv()

@@ -24,7 +24,7 @@ from lookfurther.demos.sandbox import (
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import MAX_ACTIONS
 
-MAX_EPISODE_STEPS = 1_000_000
+MAX_IMPORTED_STEPS = 1_000_000  # of an episode: its arrays are allocated before it is read
 MAX_FRAMES_PER_STEP = 100
 PLANE_BYTES = 84 * 84  # of one Atari step in memory
 
@@ -157,7 +157,7 @@ class _StoredEpisode:
         metadata = self._metadata
         jpeg = [metadata.is_jpeg] if metadata.data_format == "hdf5" else []
         header, arrays = self._call_sandbox(
-            "read_episode", (*jpeg, MAX_EPISODE_STEPS), 24 * (MAX_EPISODE_STEPS + 1)
+            "read_episode", (*jpeg, MAX_IMPORTED_STEPS), 24 * (MAX_IMPORTED_STEPS + 1)
         )
         actions, rewards, terminations = arrays
         if metadata.data_format == "hdf5":
