@@ -5,8 +5,10 @@ another. No GPU: `run.device auto` would use it and round differently; `benchmar
 SIGINT is handled: a shell's background jobs ignore it, and so would the processes of the tests.
 """
 
+import multiprocessing
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before torch is imported, here and in subprocesses.
@@ -41,3 +43,11 @@ def datasets_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
     monkeypatch.setattr(processes, "count_cores", lambda: 1)
     return folder
+
+
+@pytest.fixture
+def no_processes_left() -> Iterator[None]:
+    """No worker process and no shared memory remain after the test."""
+    yield
+    assert multiprocessing.active_children() == []
+    assert list(Path("/dev/shm").glob(f"*-{os.getpid()}-*")) == []

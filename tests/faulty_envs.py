@@ -14,6 +14,7 @@ from gymnasium.spaces import Box, Discrete
 
 from lookfurther.config import EnvConfig
 from lookfurther.envs import Envs, make_envs
+from lookfurther.envs.subproc import SubprocEnvs
 from lookfurther.types import Step
 
 
@@ -227,3 +228,16 @@ class Twice(gymnasium.Wrapper):
     def step(self, action: Any) -> Any:
         observation, reward, *rest = self.env.step(action)
         return observation, float(reward) * 2, *rest
+
+
+def make_subproc_lanes(env: Any, m: int, **settings: Any) -> SubprocEnvs:
+    envs = make_lanes(env, m, processes=2, **settings)
+    assert isinstance(envs, SubprocEnvs)
+    return envs
+
+
+def worker_pid(envs: SubprocEnvs, lane: int) -> int:
+    """The process that steps a lane."""
+    (found,) = (w.pid for w in envs._workers if w.low <= lane < w.high)
+    assert found is not None
+    return found
