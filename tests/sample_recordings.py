@@ -52,7 +52,7 @@ def montezuma_recording() -> dict[str, Any]:
     RAM writes set up the room as in the shipped demonstration shortly before the key. With one
     action per step the player misses the key, so the set can be aligned.
     """
-    (demo,) = shipped.demo_episodes("montezuma-revenge")
+    (demo,) = shipped.read_demo("montezuma-revenge").episodes
     assert demo.input_log is not None
     begin, jump, ready = 4 * 205, 4 * 212, 4  # frames: of the episode, and of this recording
     emulator = Emulator(MONTEZUMA, 1)

@@ -24,7 +24,7 @@ from lookfurther.demos.playback import (
 )
 from lookfurther.demos.storage import (
     append_episodes,
-    list_readable_ids,
+    list_ids,
     load_episodes,
     read_description,
     save_episodes,
@@ -208,7 +208,7 @@ def test_appended_sets_are_listed_and_loaded(tmp_path: Path) -> None:
     append_episodes("aa/one-v0", episodes[1:3], SPEC, "me", tmp_path)
     save_episodes("two-v0", episodes[3:], SPEC, "me", tmp_path)
     (tmp_path / "broken-v0" / "data").mkdir(parents=True)
-    assert list_readable_ids(tmp_path) == ["aa/one-v0", "two-v0"]
+    assert sorted(list_ids(tmp_path)) == ["aa/one-v0", "broken-v0", "two-v0"]
     for loaded, saved in zip(load_episodes("aa/one-v0", SPEC, tmp_path), episodes[:3], strict=True):
         assert loaded.planes.tobytes() == saved.planes.tobytes()
         assert loaded.actions.tolist() == saved.actions.tolist()
@@ -224,7 +224,7 @@ def test_append_rejects_other_action_repeat(tmp_path: Path) -> None:
     with pytest.raises(DemonstrationError, match=r"^four-v0 has repeat 4, the others 2$"):
         append_episodes("four-v0", [episode], SPEC, "me", tmp_path, EnvConfig(action_repeat=2))
     assert len(load_episodes("four-v0", SPEC, tmp_path)) == 1
-    assert list_readable_ids(tmp_path) == ["four-v0", "two-v0"]
+    assert sorted(list_ids(tmp_path)) == ["four-v0", "two-v0"]
 
 
 def test_interrupted_append_leaves_set_unchanged(tmp_path: Path) -> None:

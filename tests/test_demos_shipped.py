@@ -15,7 +15,7 @@ from lookfurther.errors import DemonstrationError
 @pytest.mark.parametrize("name", shipped.list_names())
 def test_shipped_demo_replays_to_its_audit(name: str) -> None:
     stored = shipped.read_audit(name)
-    (episode,) = shipped.demo_episodes(name)
+    (episode,) = shipped.read_demo(name).episodes
     assert episode.audit is not None
     assert episode.audit.verified
     assert dataclasses.asdict(episode.audit) == stored["audit"]
@@ -43,4 +43,4 @@ def test_shipped_description_matches_replay(name: str) -> None:
 def test_sparse_games_are_shipped() -> None:
     assert {"montezuma-revenge", "freeway"} <= set(shipped.list_names())
     with pytest.raises(DemonstrationError, match=r"'pong'.*montezuma-revenge"):
-        shipped.demo_episodes("pong")
+        shipped.read_demo("pong")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lookfurther.demos.go_explore import SearchProgress, explore_game, search_input_logs
+from lookfurther.demos.go_explore import SearchProgress, explore_game, run_search
 from lookfurther.demos.go_explore.archive import (
     Archive,
     ArchiveEntry,
@@ -224,7 +224,7 @@ def test_sample_indices_never_draws_zero_weight(weights: list[float], seed: int)
 
 def test_invalid_search_settings_raise() -> None:
     with pytest.raises(ConfigError, match="CartPole-v1"):
-        search_input_logs("CartPole-v1", 1000)
+        run_search(dataclasses.replace(search_config(), env="CartPole-v1"))
     for setting in ("frames", "minutes", "processes", "seed", "episodes"):
         with pytest.raises(ConfigError, match=f"{setting} must be at least"):
             dataclasses.replace(search_config(), **{setting: -1})

@@ -16,7 +16,6 @@ from lookfurther.demos.go_explore import (
     SearchProgress,
     entry_to_input_log,
     run_search,
-    search_input_logs,
 )
 from lookfurther.demos.go_explore import cells as atari
 from lookfurther.demos.go_explore.archive import TAIL_STEPS, ArchiveEntry, TrajectoryNode
@@ -106,9 +105,11 @@ def test_found_episode_replays_to_its_score(found: tuple[Episode, SearchProgress
 
 
 def test_same_seed_finds_same_input_log(found: tuple[Episode, SearchProgress]) -> None:
-    (log,) = search_input_logs(GAME, 2_000, processes=1)
-    assert found[0].input_log is not None
-    np.testing.assert_array_equal(log.frame_actions, found[0].input_log.frame_actions)
+    (again,) = run_search(search_config(2_000))
+    first_log, log = found[0].input_log, again.input_log
+    assert first_log is not None
+    assert log is not None
+    np.testing.assert_array_equal(log.frame_actions, first_log.frame_actions)
 
 
 def test_entry_that_does_not_replay_raises() -> None:

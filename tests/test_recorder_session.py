@@ -185,7 +185,7 @@ def test_discard_starts_new_episode(recorder_sets: Path) -> None:
                 assert player.episodes == []
 
     asyncio.run(play())
-    assert storage.list_readable_ids() == []
+    assert list(storage.list_ids()) == []
 
 
 @pytest.mark.parametrize(("env", "environment"), [("ALE/Breakout-v5", None), (LEVEL, GRID)])

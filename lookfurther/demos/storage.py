@@ -126,16 +126,6 @@ def read_description(name: str, root: Path | None = None) -> DemoSetDescription:
     return description
 
 
-def list_readable_ids(root: Path | None = None) -> list[str]:
-    """Every readable set of this package in Minari's folder or `root`."""
-    readable = []
-    for name in list_ids(root):
-        with contextlib.suppress(DemonstrationError):
-            read_description(name, root)
-            readable.append(name)
-    return sorted(readable)
-
-
 def list_ids(root: Path | None = None) -> Iterator[str]:
     """Every folder that looks like a dataset in Minari's folder or `root`."""
     top = datasets_dir(root)

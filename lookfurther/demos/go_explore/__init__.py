@@ -74,19 +74,6 @@ class SearchProgress(NamedTuple):
 ProgressCallback = Callable[[SearchProgress], None]
 
 
-def search_input_logs(
-    env: str,
-    frames: int,
-    processes: int = 0,
-    seed: int = 0,
-    on_progress: ProgressCallback | None = None,
-) -> list[InputLog]:
-    """Return the best input log found within `frames` emulator frames; none if nothing scored."""
-    config = SearchConfig(env, frames, processes=processes, seed=seed)
-    entries = explore_game(_game_factory(config), config, on_progress)
-    return [entry_to_input_log(entry, env) for entry in entries]
-
-
 def run_search(config: SearchConfig, on_progress: ProgressCallback | None = None) -> list[Episode]:
     """Search, and return the best episodes as verified demonstrations, best first."""
     frames = 0

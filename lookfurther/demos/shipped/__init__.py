@@ -13,7 +13,7 @@ from typing import Any
 from lookfurther import envs
 from lookfurther.config import EnvConfig
 from lookfurther.demos import importers
-from lookfurther.demos.episode import Audit, Episode
+from lookfurther.demos.episode import Audit
 from lookfurther.demos.importers import ImportedDemos
 from lookfurther.demos.metadata import DemoSetDescription, EpisodeMetadata, make_origin
 from lookfurther.errors import DemonstrationError
@@ -60,8 +60,3 @@ def describe_demo(name: str) -> DemoSetDescription:
 def read_demo(name: str, env_config: EnvConfig | None = None) -> ImportedDemos:
     """Replay a demonstration; raises if it does not reach its score."""
     return importers.import_demos(demo_path(name), env_config=env_config or EnvConfig())
-
-
-def demo_episodes(name: str, env_config: EnvConfig | None = None) -> list[Episode]:
-    """Replay a demonstration and return its episodes."""
-    return read_demo(name, env_config).episodes
