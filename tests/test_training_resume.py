@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
-from lookfurther import Config, Spec, replace, train
+from lookfurther import Config, replace, train
 from lookfurther.config import to_json
 from lookfurther.training.loop import updates_due
 from lookfurther.types import END, FIRST
@@ -19,6 +18,7 @@ from tests.faulty_envs import Counting, Moody
 from tests.training_runs import (
     WalkEnv,
     assert_checkpoints_equal,
+    build_noisy_network,
     flatten_tensors,
     newest_checkpoint,
     rows_without_times,
@@ -133,11 +133,6 @@ def test_resume_is_exact_at_every_episode_phase(tmp_path: Path, phase: int) -> N
     assert_checkpoints_equal(
         newest_checkpoint(tmp_path / "uninterrupted"), newest_checkpoint(tmp_path / "resumed")
     )
-
-
-def build_noisy_network(spec: Spec) -> nn.Module:
-    """A network that uses torch's random generator while it learns and acts."""
-    return nn.Sequential(nn.Dropout(0.5), nn.Linear(spec.observation_shape[0], spec.actions))
 
 
 def test_resume_restores_network_noise(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from lookfurther.objective_variants import choose_objective
 from lookfurther.report.model_card import export_run
 from lookfurther.types import Spec
 from tests.test_learner import make_batch, run_update
-from tests.test_training import (
+from tests.training_runs import (
     WalkEnv,
     assert_checkpoints_equal,
     build_noisy_network,

@@ -9,9 +9,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from torch import Tensor
+from torch import Tensor, nn
 
-from lookfurther import Config, preset
+from lookfurther import Config, Spec, preset
 from lookfurther.config import EnvConfig
 from lookfurther.demos.collect import collect_episodes
 from lookfurther.demos.storage import save_episodes
@@ -118,3 +118,8 @@ class WalkEnv(gymnasium.Env):
         self.place += 2 * int(action) - 1
         over = self.place in (0, 4)
         return self.observe_position(), float(self.place == 4), over, False, {}
+
+
+def build_noisy_network(spec: Spec) -> nn.Module:
+    """A network that uses torch's random generator while it learns and acts."""
+    return nn.Sequential(nn.Dropout(0.5), nn.Linear(spec.observation_shape[0], spec.actions))
