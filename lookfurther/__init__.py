@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from lookfurther.errors import LookFurtherError
     from lookfurther.evaluation.evaluate import evaluate
     from lookfurther.presets import preset
-    from lookfurther.training.run import Summary
+    from lookfurther.training.callbacks import Callback
+    from lookfurther.training.summary import Summary
     from lookfurther.training.train import train
     from lookfurther.types import Spec
 
@@ -31,10 +32,11 @@ __version__ = "0.1.0"
 
 _MODULE_OF = {
     "Agent": "lookfurther.agent",
+    "Callback": "lookfurther.training.callbacks",
     "Config": "lookfurther.config",
     "LookFurtherError": "lookfurther.errors",
     "Spec": "lookfurther.types",
-    "Summary": "lookfurther.training.run",
+    "Summary": "lookfurther.training.summary",
     "evaluate": "lookfurther.evaluation.evaluate",
     "preset": "lookfurther.presets",
     "replace": "lookfurther.config",
@@ -43,6 +45,7 @@ _MODULE_OF = {
 
 __all__ = [
     "Agent",
+    "Callback",
     "Config",
     "LookFurtherError",
     "Spec",

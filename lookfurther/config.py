@@ -181,6 +181,8 @@ class RunConfig:
     """episodes of each such evaluation, at epsilon 0.001"""
     log_period: int = 2_000
     """agent steps between metrics"""
+    loggers: tuple[Literal["tensorboard", "csv", "wandb", "trackio"], ...] = ("tensorboard",)
+    """where metrics go in addition to metrics.jsonl"""
     checkpoint_period: int = 1_000_000
     """agent steps between checkpoints; 0: only at the end"""
     checkpoint_minutes: float = 15.0

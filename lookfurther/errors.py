@@ -47,3 +47,9 @@ class RunLocked(LookFurtherError):
     """Another process is training in the same run folder."""
 
     exit_code = 7
+
+
+class CallbackError(LookFurtherError):
+    """A callback that cannot start."""
+
+    exit_code = 8

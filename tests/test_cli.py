@@ -24,7 +24,7 @@ from lookfurther.config import Config, from_json
 from lookfurther.presets import PRESETS, SCALES
 from lookfurther.training import checkpoint, run
 from lookfurther.training.metrics import TrainingClock, read_metrics
-from lookfurther.training.run import Summary
+from lookfurther.training.summary import Summary
 from tests.faulty_envs import Counting
 from tests.process_group import stop_at_numpy, wait_until_gone, wait_until_stopped
 

@@ -1,4 +1,4 @@
-"""Metrics survive cut lines, full disks, missing TensorBoard and clocks that go backwards."""
+"""Metrics survive cut lines, full disks and clocks that go backwards."""
 
 from __future__ import annotations
 
@@ -23,19 +23,13 @@ from lookfurther.training.metrics import (
     TrainingClock,
     peak_memory_gib,
     read_metrics,
-    tensorboard_tag,
     to_json_value,
 )
 from lookfurther.types import Step
 
 
-@pytest.fixture
-def board_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MetricsWriter, "_open_tensorboard", staticmethod(lambda events, last: None))
-
-
 def open_metrics(folder: Path, resume_at_step: int = -1) -> MetricsWriter:
-    return MetricsWriter(folder / "metrics.jsonl", folder / "events", resume_at_step)
+    return MetricsWriter(folder / "metrics.jsonl", resume_at_step)
 
 
 def write_rows(folder: Path, rows: list[dict[str, Any]]) -> Path:
@@ -58,7 +52,7 @@ def parse_strict_json(line: str) -> Any:
 # The file
 
 
-def test_written_values_read_back_non_finite_as_null(tmp_path: Path, board_off: None) -> None:
+def test_written_values_read_back_non_finite_as_null(tmp_path: Path) -> None:
     row = {
         "step": np.int64(3),
         "loss": np.float32(0.5),
@@ -89,7 +83,7 @@ def test_to_json_value_is_strict_json(value: Any) -> None:
     )
 
 
-def test_row_is_readable_before_close(tmp_path: Path, board_off: None) -> None:
+def test_row_is_readable_before_close(tmp_path: Path) -> None:
     metrics = open_metrics(tmp_path)
     metrics.write({"step": 1})
     assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1}]
@@ -104,8 +98,7 @@ def test_resume_keeps_complete_rows_up_to_step(data: st.DataObject) -> None:
     rows = [{"step": step, "loss": step / 7} for step in steps]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     cut = data.draw(st.integers(0, len(text)))
-    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MetricsWriter, "_open_tensorboard", staticmethod(lambda events, last: None))
+    with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "metrics.jsonl"
         path.write_text(text[:cut])
         # A row without only its line end is still complete.
@@ -124,14 +117,14 @@ def _line_ends(rows: list[dict[str, Any]]) -> list[int]:
     return [sum(sizes[: i + 1]) - 1 for i in range(len(rows))]
 
 
-def test_new_run_starts_without_rows(tmp_path: Path, board_off: None) -> None:
+def test_new_run_starts_without_rows(tmp_path: Path) -> None:
     path = write_rows(tmp_path, [{"step": 0}, {"step": 1}])
     open_metrics(tmp_path).close()
     assert path.read_text() == ""
 
 
 def test_crash_while_dropping_rows_keeps_old_file(
-    tmp_path: Path, board_off: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_rows(tmp_path, [{"step": 1}, {"step": 2}])
 
@@ -164,7 +157,7 @@ class FullDisk:
 
 
 def test_full_disk_loses_rows_with_one_warning(
-    tmp_path: Path, board_off: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     metrics = open_metrics(tmp_path)
     metrics.write({"step": 1})
@@ -180,80 +173,6 @@ def test_full_disk_loses_rows_with_one_warning(
     assert capsys.readouterr().err.splitlines() == [
         "warning: cannot write metrics to metrics.jsonl: No space left on device"
     ]
-
-
-# TensorBoard
-
-
-@pytest.mark.parametrize(
-    ("key", "where"),
-    [
-        ("return_mean", "return/mean"),
-        ("loss", "loss/total"),
-        ("loss_td", "loss/td"),
-        ("expert_share_of_gradient", "expert/share_of_gradient"),
-        ("steps_per_second", "rate/steps_per_second"),
-        ("samples_per_insert", "rate/samples_per_insert"),
-        ("episodes", "run/episodes"),
-        ("dropped_episodes", "run/dropped_episodes"),
-    ],
-)
-def test_tensorboard_tag_by_metric(key: str, where: str) -> None:
-    assert tensorboard_tag(key) == where
-
-
-def read_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(folder / "events"))
-    events.Reload()
-    return {
-        name: [(event.step, event.value) for event in events.Scalars(name)]
-        for name in events.Tags()["scalars"]
-    }
-
-
-def test_tensorboard_drops_rows_after_resume(tmp_path: Path) -> None:
-    write_rows(
-        tmp_path,
-        [
-            {"step": 10, "loss": 0.5, "game": "Pong", "list": [1.0]},
-            {"step": 20, "loss": 0.25, "return_mean": float("nan")},
-            {"step": 30, "loss": 9.0},
-        ],
-    )
-    metrics = open_metrics(tmp_path, resume_at_step=20)
-    metrics.write({"step": 30, "loss": 0.125, "episodes": 4})
-    metrics.close()
-    assert read_scalars(tmp_path) == {
-        "loss/total": [(10, 0.5), (20, 0.25), (30, 0.125)],
-        "run/episodes": [(30, 4.0)],
-    }
-
-
-def test_without_tensorboard_prints_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    path = write_rows(tmp_path, [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}])
-    assert [row["step"] for row in read_metrics(path)] == [1, 2]
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("warning: no TensorBoard scalars")
-
-
-def test_failing_tensorboard_prints_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Board:
-        def add_scalar(self, *_: object) -> None:
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(
-        MetricsWriter, "_open_tensorboard", staticmethod(lambda events, last: Board())
-    )
-    path = write_rows(tmp_path, [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}])
-    assert len(read_metrics(path)) == 2
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 # The clock

@@ -45,7 +45,7 @@ def different_value(value: Any) -> Any:
 # Settings that change neither the data nor the updates of a run.
 NOT_LEARNING = {"run.seed", "run.folder", "run.steps", "run.minutes", "run.device", "run.compile"}
 NOT_LEARNING |= {"run.threads", "environment.threads", "environment.processes"}
-NOT_LEARNING |= {"run.log_period", "run.checkpoint_period", "run.checkpoint_minutes"}
+NOT_LEARNING |= {"run.log_period", "run.loggers", "run.checkpoint_period", "run.checkpoint_minutes"}
 NOT_LEARNING |= {"run.keep_checkpoints", "environment.worker_timeout", "environment.max_failures"}
 
 

@@ -125,10 +125,9 @@ def test_new_run_writes_settings_and_versions(tmp_path: Path) -> None:
         assert json.loads((path / "versions.json").read_text()) == collect_versions()
         assert sorted(os.listdir(path)) == ["config.json", "lock", "versions.json"]
         names = [
-            p.relative_to(path)
-            for p in (run.checkpoints_dir, run.metrics_file, run.events_dir, run.curve_file)
+            p.relative_to(path) for p in (run.checkpoints_dir, run.metrics_file, run.curve_file)
         ]
-        assert list(map(str, names)) == ["checkpoints", "metrics.jsonl", "events", "curve.png"]
+        assert list(map(str, names)) == ["checkpoints", "metrics.jsonl", "curve.png"]
 
 
 def test_existing_run_needs_resume(tmp_path: Path) -> None:
@@ -151,6 +150,7 @@ ALLOWED_CHANGES: dict[str, Any] = {
     "run__minutes": 7.0,
     "run__keep_checkpoints": 7,
     "run__log_period": 7,
+    "run__loggers": ("csv",),
     "run__checkpoint_period": 7,
     "run__checkpoint_minutes": 7.0,
     "run__threads": 7,

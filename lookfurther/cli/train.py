@@ -16,7 +16,7 @@ from lookfurther.presets import PRESETS, preset
 from lookfurther.validation import validate
 
 if TYPE_CHECKING:
-    from lookfurther.training.run import Summary
+    from lookfurther.training.summary import Summary
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,20 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from lookfurther.errors import CheckpointError
 from lookfurther.types import Step
+
+
+class FinishedEpisode(NamedTuple):
+    """An episode that ended during training."""
+
+    score: float  # the undiscounted return
+    length: int  # agent steps
+    lane: int
 
 
 class EpisodeStats:
@@ -18,8 +27,8 @@ class EpisodeStats:
     def __init__(self, lanes: int, keep: int = 100) -> None:
         self._returns_in_progress = np.zeros(lanes)
         self._lengths_in_progress = np.zeros(lanes, np.int64)
-        # Return, length and lane of each.
-        self._recent_episodes: deque[tuple[float, int, int]] = deque(maxlen=keep)
+        self._recent_episodes: deque[FinishedEpisode] = deque(maxlen=keep)
+        self.newly_finished: list[FinishedEpisode] = []  # by the last step
         self.episode_count = 0
         self.dropped_count = 0
         self.best_return = math.nan
@@ -33,10 +42,13 @@ class EpisodeStats:
         returns[step.first] = 0.0
         lengths[step.first] = 0
         self.dropped_count += int(step.dropped.sum())
-        for i in np.flatnonzero(step.terminal | step.truncated):
-            episode = float(returns[i]), int(lengths[i]), lanes.start + int(i)
+        self.newly_finished = [
+            FinishedEpisode(float(returns[i]), int(lengths[i]), lanes.start + int(i))
+            for i in np.flatnonzero(step.terminal | step.truncated)
+        ]
+        for episode in self.newly_finished:
             self._recent_episodes.append(episode)
-            self.best_return = float(np.fmax(self.best_return, returns[i]))
+            self.best_return = float(np.fmax(self.best_return, episode.score))
             self.episode_count += 1
 
     def reset_lanes(self, lanes: np.ndarray) -> None:
@@ -88,7 +100,8 @@ class EpisodeStats:
         self._returns_in_progress = state["return"].astype(np.float64)
         self._lengths_in_progress = state["length"].astype(np.int64)
         self._recent_episodes.clear()
-        episodes = ((float(r), int(length), int(lane)) for r, length, lane in state["recent"])
-        self._recent_episodes.extend(episodes)
+        for score, length, lane in state["recent"]:
+            episode = FinishedEpisode(float(score), int(length), int(lane))
+            self._recent_episodes.append(episode)
         self.episode_count, self.dropped_count = (int(n) for n in state["counts"])
         self.best_return = float(state["best"][0])

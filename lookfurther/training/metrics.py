@@ -1,4 +1,4 @@
-"""The metrics of a run: metrics.jsonl, TensorBoard scalars, elapsed time and rates."""
+"""The metrics of a run: metrics.jsonl, elapsed time and rates."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from typing import IO, Any
 from lookfurther.errors import LookFurtherError
 from lookfurther.system.files import write_text
 
-# First words of metric names that are TensorBoard groups: return_mean becomes return/mean.
-TENSORBOARD_GROUPS = ("return", "length", "loss", "gradient", "q", "priority", "replay", "expert")
-
 MAX_METRIC = 1e100  # larger values are not plotted
 
 
@@ -28,14 +25,6 @@ def to_json_value(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def tensorboard_tag(key: str) -> str:
-    """The TensorBoard tag of a metric."""
-    group, _, rest = key.partition("_")
-    if group in TENSORBOARD_GROUPS:
-        return f"{group}/{rest or 'total'}"
-    return f"rate/{key}" if "_per_" in key else f"run/{key}"
 
 
 def _parse_row(line: str) -> dict[str, Any] | None:
@@ -78,22 +67,17 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _print_warning(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr, flush=True)
-
-
 class MetricsWriter:
-    """Writes rows of metrics to a JSON-lines file and to TensorBoard.
+    """Writes rows of metrics to a JSON-lines file.
 
-    Metrics never stop a run: without TensorBoard, or on a full disk, there is one warning.
+    Metrics never stop a run: on a full disk, there is one warning.
     """
 
-    def __init__(self, path: Path, events: Path, resume_at_step: int = -1) -> None:
+    def __init__(self, path: Path, resume_at_step: int = -1) -> None:
         """Rows after `resume_at_step` are dropped: by default all, for a new run."""
         self._drop_rows_after(path, resume_at_step)
         self._file: IO[bytes] = path.open("ab", buffering=0)
         self._is_line_incomplete = self._has_warned = False
-        self._tensorboard = self._open_tensorboard(events, resume_at_step)
 
     @staticmethod
     def _drop_rows_after(path: Path, last: int) -> None:
@@ -101,22 +85,11 @@ class MetricsWriter:
         kept = [row for row in read_metrics(path) if row["step"] <= last] if path.exists() else []
         write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
 
-    @staticmethod
-    def _open_tensorboard(events: Path, last: int) -> Any:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-
-            return SummaryWriter(str(events), purge_step=last + 1, flush_secs=30)
-        except (ImportError, OSError) as error:
-            _print_warning(f"no TensorBoard scalars ({error}); metrics.jsonl is still written")
-            return None
-
     def write(self, row: Mapping[str, Any]) -> None:
         """Append a row, which must have a "step"; numbers that are not finite become null."""
         row = {key: to_json_value(value) for key, value in row.items()}
         line = json.dumps(row, allow_nan=False).encode() + b"\n"
         self._append_line(b"\n" + line if self._is_line_incomplete else line)
-        self._write_scalars(row)
 
     def _append_line(self, line: bytes) -> None:
         try:
@@ -125,23 +98,11 @@ class MetricsWriter:
             self._is_line_incomplete = True
             if not self._has_warned:
                 self._has_warned = True
-                _print_warning(f"cannot write metrics to {self._file.name}: {error.strerror}")
-
-    def _write_scalars(self, row: dict[str, Any]) -> None:
-        if self._tensorboard is None:
-            return
-        try:
-            for key, value in row.items():
-                if key != "step" and isinstance(value, int | float):
-                    self._tensorboard.add_scalar(tensorboard_tag(key), value, row["step"])
-        except OSError as error:
-            _print_warning(f"no more TensorBoard scalars: {error.strerror}")
-            self._tensorboard = None
+                text = f"cannot write metrics to {self._file.name}: {error.strerror}"
+                print(f"warning: {text}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         self._file.close()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
 
 
 class TrainingClock:

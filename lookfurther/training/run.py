@@ -4,33 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lookfurther.config import Config
 from lookfurther.envs.naming import is_atari
 from lookfurther.errors import CheckpointError, EnvironmentFault
 from lookfurther.training import checkpoint, checkpoint_metadata
 from lookfurther.training.best_checkpoint import BestCheckpoint
+from lookfurther.training.callbacks import CallbackList
 from lookfurther.training.console import ProgressDisplay
 from lookfurther.training.loop import TrainingLoop, has_crossed_multiple
 from lookfurther.training.metrics import MetricsWriter, TrainingClock, peak_memory_gib
 from lookfurther.training.run_dir import RunDir
 from lookfurther.training.signals import EnvCallTracker, StopRequested, StopSignals
-
-
-class Summary(NamedTuple):
-    """How a run ended."""
-
-    folder: Path
-    step: int  # agent steps
-    updates: int
-    episodes: int
-    return_mean: float  # recent episodes, all lanes
-    return_low_epsilon: float  # recent episodes, the least exploring quarter of the lanes
-    return_best: float
-    minutes: float
-    stop_reason: str  # "done", "time", or the signal's name
+from lookfurther.training.summary import Summary
 
 
 class TrainingRun:
@@ -43,9 +30,11 @@ class TrainingRun:
         loop: TrainingLoop,
         best_checkpoint: BestCheckpoint,
         progress: ProgressDisplay,
+        callbacks: CallbackList,
     ) -> None:
         self.config, self.run_dir, self.loop = config, run_dir, loop
         self.best_checkpoint, self.progress = best_checkpoint, progress
+        self.callbacks = callbacks
         self.clock = TrainingClock()
         self.evaluation_metrics: dict[str, float] = {}  # of the last evaluation, until logged
         self.last_save_seconds = 0.0
@@ -58,12 +47,21 @@ class TrainingRun:
         return self.loop.step
 
     def run(self) -> Summary:
-        """Train until the steps or minutes are used up, or until a stop signal."""
+        """Train until the steps or minutes are used up, or until a signal or a callback stops."""
+        self.callbacks.start(self.step)
+        stop_reason = "error"
+        try:
+            stop_reason = self._run_and_save()
+        finally:
+            summary = self._build_summary(stop_reason)
+            self.callbacks.call("on_end", self.step, summary)
+        return summary
+
+    def _run_and_save(self) -> str:
+        """Train to the end, save a checkpoint, and return the reason to stop."""
         self.last_save_seconds, self.last_logged_step = self.clock.elapsed_seconds(), self.step
         with StopSignals(self._is_in_environment) as signals:
-            metrics = MetricsWriter(
-                self.run_dir.metrics_file, self.run_dir.events_dir, resume_at_step=self.step or -1
-            )
+            metrics = MetricsWriter(self.run_dir.metrics_file, resume_at_step=self.step or -1)
             try:
                 stop_reason = self._run_until_stopped(metrics, signals)
                 if self.last_logged_step != self.step:
@@ -77,7 +75,7 @@ class TrainingRun:
                 self.progress.stop()
                 metrics.close()
             self._save_checkpoint()
-        return self._build_summary(stop_reason)
+        return stop_reason
 
     def _all_env_calls(self) -> list[EnvCallTracker]:
         groups = self.loop.actor_pool.groups
@@ -98,8 +96,8 @@ class TrainingRun:
         try:
             while self.step < self.config.run.steps:
                 self._run_iteration_and_report(metrics)
-                if signals.received_signal:
-                    return signals.received_signal
+                if stop_reason := signals.received_signal or self.callbacks.stop_reason:
+                    return stop_reason
                 if self._is_time_up():
                     return "time"
         except StopRequested:
@@ -112,6 +110,8 @@ class TrainingRun:
         run, before = self.config.run, self.step
         self.loop.run_iteration()
         self._warn_of_replacements()
+        for episode in self.loop.actor_pool.episode_stats.newly_finished:
+            self.callbacks.call("on_episode", self.step, episode)
         if has_crossed_multiple(before, self.step, run.evaluate_period):
             self.evaluate_weights()
         if has_crossed_multiple(before, self.step, run.log_period):
@@ -137,6 +137,7 @@ class TrainingRun:
         row = self.collect_metrics() | self.evaluation_metrics
         self.evaluation_metrics = {}
         metrics.write(row)
+        self.callbacks.call("on_log", self.step, row)
         self.progress.update(row)
         self.last_logged_step = self.step
 
@@ -184,6 +185,7 @@ class TrainingRun:
                 self.loop.learner.online_network, self.step, self._checkpoint_metadata()
             )
             self.evaluation_metrics = {"evaluation_mean": score}
+            self.callbacks.call("on_evaluation", self.step, score)
         except CheckpointError as error:
             self.progress.print_message(
                 f"warning: best weights not kept at step {self.step:,}: {error}"
@@ -209,7 +211,8 @@ class TrainingRun:
     def _save_checkpoint(self) -> None:
         files, metadata = self.loop.state(), self._checkpoint_metadata()
         keep = self.config.run.keep_checkpoints
-        checkpoint.save(self.run_dir.checkpoints_dir, self.step, files, metadata, keep)
+        path = checkpoint.save(self.run_dir.checkpoints_dir, self.step, files, metadata, keep)
+        self.callbacks.call("on_checkpoint", self.step, path)
 
     def _checkpoint_metadata(self) -> dict[str, Any]:
         """What a checkpoint stores besides tensors."""

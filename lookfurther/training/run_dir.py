@@ -28,6 +28,7 @@ CHANGEABLE_SETTINGS = frozenset(
         "run.minutes",
         "run.keep_checkpoints",
         "run.log_period",
+        "run.loggers",
         "run.checkpoint_period",
         "run.checkpoint_minutes",
         "run.threads",
@@ -108,10 +109,6 @@ class RunDir:
     @property
     def metrics_file(self) -> Path:
         return self.path / "metrics.jsonl"
-
-    @property
-    def events_dir(self) -> Path:
-        return self.path / "events"
 
     @property
     def curve_file(self) -> Path:

@@ -25,6 +25,7 @@ from lookfurther.training.build import (
     build_mixture,
     build_training_envs,
 )
+from lookfurther.training.callbacks import Callback, CallbackList, RunContext, check_callbacks
 from lookfurther.training.console import ProgressDisplay
 from lookfurther.training.hardware import (
     Hardware,
@@ -32,10 +33,12 @@ from lookfurther.training.hardware import (
     choose_replay_device,
     format_bytes,
 )
+from lookfurther.training.loggers import LOGGERS
 from lookfurther.training.loop import TrainingLoop
-from lookfurther.training.run import Summary, TrainingRun
+from lookfurther.training.run import TrainingRun
 from lookfurther.training.run_dir import RunDir
 from lookfurther.training.saved_weights import warm_start
+from lookfurther.training.summary import Summary
 from lookfurther.types import Batch, Spec
 from lookfurther.validation import validate
 
@@ -47,15 +50,18 @@ def train(
     network: NetworkBuilder | None = None,
     resume: bool = False,
     init: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Summary:
     """Train an agent and return a summary; everything else is in the run folder.
 
     `env` makes an environment if config.env is not a registered id. `network` builds a custom
     network: a function from the `Spec` to a module that maps observations to Q-values. `init` is a
     run folder, a checkpoint, an export or a safetensors file whose weights the network starts
-    with. A checkpoint that `resume` finds has precedence.
+    with. A checkpoint that `resume` finds has precedence. `callbacks` are called at the run's
+    events, after the loggers of `config.run.loggers`.
     """
     config = validate(config)
+    check_callbacks(callbacks)
     torch.manual_seed(config.run.seed)
     hardware = Hardware.resolve(config)
     hardware.limit_threads()
@@ -79,7 +85,10 @@ def train(
             actor_pool = build_actor_pool(config, envs, learner)
             concurrent = hardware.is_learning_concurrent
             loop = TrainingLoop(config, actor_pool, mixture, learner, concurrent)
-            run = TrainingRun(config, run_dir, loop, best, progress)
+            context = RunContext(config, run_dir.path, learner.online_network)
+            loggers = [LOGGERS[name]() for name in config.run.loggers]
+            hooks = CallbackList([*loggers, *callbacks], context, progress.print_message)
+            run = TrainingRun(config, run_dir, loop, best, progress, hooks)
             if not (resume and _load_newest_checkpoint(run)):
                 if init is not None:
                     parts = warm_start(learner, Path(init))
