@@ -5,16 +5,14 @@ python docs/generate_settings.py
 
 from __future__ import annotations
 
-import ast
 import inspect
-import itertools
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from lookfurther import config as config_module
 from lookfurther.config import Config
 from lookfurther.presets import PRESETS, SCALES, Preset
+from lookfurther.setting_docs import field_docstrings
 
 PAGE = Path(__file__).with_name("settings.md")
 
@@ -32,11 +30,13 @@ lookfurther train apex-dqfd --scale small --env ALE/Pong-v5 --demos pong/mine --
 - A setting is written `--section.setting value`. Hyphens and underscores in names are equivalent.
 - Several values follow each other: `--replay.horizons 1 3 10`.
 - A boolean is two options: `--environment.full-actions` and `--environment.no-full-actions`.
-- Numbers have no thousands separators.
+- Numbers have no thousands separators; a whole number may be written as `1e6`.
 - In Python, the dot becomes two underscores: `preset("apex-dqfd", "small", learner__gamma=0.99)`.
 
-All settings are checked before the run starts. An unknown setting or an invalid value stops the
-command with one line that gives the setting and the fix.
+`lookfurther train --help` shows the common options, `lookfurther train --help-all` all of them.
+
+All settings are checked before the run starts, in Python when they are made. An unknown setting or
+an invalid value stops the command with one line that gives the setting and the fix.
 """
 
 PRESETS_HEADER = """\
@@ -111,26 +111,6 @@ def _settings_table(section: Any, prefix: str) -> str:
             (f"`{prefix}{field.name}`", format_value(value), choices, docstrings[field.name])
         )
     return _table(("setting", "default", "choices", "description"), rows)
-
-
-def field_docstrings(cls: type) -> dict[str, str]:
-    """Return the docstring below each field of a dataclass in config.py."""
-    module = ast.parse(inspect.getsource(config_module))
-    (body,) = (
-        node.body
-        for node in module.body
-        if isinstance(node, ast.ClassDef) and node.name == cls.__name__
-    )
-    docstrings = {}
-    for node, following in itertools.pairwise(body):
-        if (
-            isinstance(node, ast.AnnAssign)
-            and isinstance(node.target, ast.Name)
-            and isinstance(following, ast.Expr)
-            and isinstance(following.value, ast.Constant)
-        ):
-            docstrings[node.target.id] = str(following.value.value)
-    return docstrings
 
 
 if __name__ == "__main__":

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from lookfurther.bounds import check_bounds
 from lookfurther.decoding import decode_dataclass
 from lookfurther.errors import ConfigError
+from lookfurther.renamed_settings import RENAMED_SETTINGS
 
 
 @dataclass(frozen=True)
@@ -212,31 +215,16 @@ class Config:
     def batch_size(self) -> int:
         return self.learner.agent_items + self.learner.expert_items
 
-
-RENAMED_SETTINGS = {
-    "environment.stack": "environment.frame_stack",
-    "environment.reward": "environment.reward_transform",
-    "environment.repeat": "environment.action_repeat",
-    "environment.noops": "environment.noop_max",
-    "environment.sticky": "environment.sticky_prob",
-    "environment.cap": "environment.max_episode_length",
-    "environment.cap_unit": "environment.episode_length_unit",
-    "actor.ladder": "actor.epsilon_schedule",
-    "actor.weights_period": "actor.weight_sync_period",
-    "replay.offset": "replay.priority_offset",
-    "replay.start": "replay.learning_starts",
-    "learner.transform": "learner.value_transform",
-    "learner.transform_eps": "learner.value_transform_eps",
-    "learner.consistency": "learner.tc_weight",
-    "learner.imitation": "learner.im_weight",
-    "learner.imitated": "learner.imitated_episodes",
-    "learner.priority": "learner.priority_type",
-    "run.keep": "run.keep_checkpoints",
-}
+    def __repr__(self) -> str:
+        """The preset, and the settings that differ from the defaults of `Config`."""
+        settings, defaults = flatten_settings(self), flatten_settings(Config())
+        shown = {"preset": self.preset} | {n: v for n, v in settings.items() if v != defaults[n]}
+        return f"Config({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
 def replace(config: Config, **overrides: Any) -> Config:
-    """config with overrides such as learner__gamma=0.99 or env="CartPole-v1"."""
+    """config with checked overrides such as learner__gamma=0.99 or env="CartPole-v1"."""
+    check_is_config(config)
     for name, value in overrides.items():
         section, _, leaf = name.partition("__")
         try:
@@ -245,14 +233,26 @@ def replace(config: Config, **overrides: Any) -> Config:
             config = dataclasses.replace(config, **{section: value})
         except (AttributeError, TypeError):
             raise unknown_setting(name.replace("__", ".", 1)) from None
+    config = from_dict(dataclasses.asdict(config))
+    check_bounds(flatten_settings(config))
     return config
 
 
+def check_is_config(value: Any) -> None:
+    """Raise a ConfigError for anything but a Config."""
+    if not isinstance(value, Config):
+        found = type(value).__name__
+        raise ConfigError(f"config must be a Config, not {found}: preset(name) makes one")
+
+
 def unknown_setting(name: str) -> ConfigError:
-    """The error for a dotted name that is not a setting, with the new name of a renamed one."""
+    """The error for a dotted name that is not a setting, with the name that may be meant."""
     if name in RENAMED_SETTINGS:
         return ConfigError(f"{name} is now {RENAMED_SETTINGS[name]}")
-    return ConfigError(f"unknown setting {name}")
+    known = {n: full for full in flatten_settings(Config()) for n in (full.split(".")[-1], full)}
+    similar = difflib.get_close_matches(name, known, 1)
+    hint = f": did you mean {known[similar[0]]}?" if similar else ""
+    return ConfigError(f"unknown setting {name}{hint}")
 
 
 def flatten_settings(config: Config) -> dict[str, Any]:

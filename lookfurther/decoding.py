@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Callable
+from numbers import Integral, Real
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from lookfurther.errors import ConfigError
@@ -48,10 +50,30 @@ def decode_value(hint: Any, value: Any, path: str) -> Any:
         if value in get_args(hint):
             return value
         raise ConfigError(f"{path} must be one of {', '.join(get_args(hint))}, not {value!r}")
-    if hint is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:
+    is_number = _is_number(value)
+    if hint is int and is_number and _is_integral(value):
+        return int(value)
+    if hint is str and isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if hint is float and is_number and _is_finite(value):
         return float(value)
     if hint is str and isinstance(value, str) and len(value) > MAX_TEXT_LENGTH:
         raise ConfigError(f"{path} must have at most {MAX_TEXT_LENGTH:,} characters")
-    if hint is not float and type(value) is hint:
+    if hint in (str, bool) and type(value) is hint:
         return value
     raise ConfigError(f"{path} must be {_TYPE_DESCRIPTIONS[hint]}, not {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether a number fits a float."""
+    size = abs(value if isinstance(value, int) else float(value))
+    return size <= sys.float_info.max
+
+
+def _is_integral(value: Any) -> bool:
+    """Whether a number is whole: 5, or a float such as 1e6."""
+    return isinstance(value, Integral) or float(value).is_integer()

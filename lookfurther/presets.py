@@ -72,10 +72,35 @@ SCALES: dict[str, Preset] = {
 
 
 def preset(name: str, scale: str = "paper", **overrides: Any) -> Config:
-    """The configuration of a preset and a scale, with further overrides."""
-    if name not in PRESETS:
+    """The configuration of a preset and a scale, with further overrides.
+
+    Presets, with their place in the paper; those without demonstrations take no `demos`:
+
+      apex-dqfd        Tables 1-4, Ape-X DQfD
+      apex-dqfd-deeper Tables 1-4, Ape-X DQfD (deeper)
+      no-transform     Fig. 3, standard Bellman operator
+      no-tc            Fig. 3, without the TC loss
+      no-imitation     Fig. 3, without the imitation loss
+      popart           Fig. 4, PopArt instead of the transformed operator (van Hasselt et al. 2016)
+      constrained-td   Fig. 4, constrained TD instead of the TC loss (Durugkar & Stone 2017)
+      no-demos         Fig. 3, without demonstrations, Ape-X's epsilons
+      apex-dqn         Tables 1-4, Ape-X DQN (Horgan et al. 2018)
+
+    Scales:
+
+      paper  the paper's sizes
+      small  for a laptop: fewer lanes, a small replay, faster learning on small tasks
+
+    An override is a setting of `Config`; the dot of its name becomes two underscores:
+
+      preset("no-demos", "small", env="CartPole-v1", run__steps=100_000, learner__gamma=0.99)
+
+    The result shows the settings that differ from the defaults. docs/settings.md lists them all.
+    An unknown setting or an invalid value raises a ConfigError.
+    """
+    if not isinstance(name, str) or name not in PRESETS:
         raise ConfigError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}")
-    if scale not in SCALES:
+    if not isinstance(scale, str) or scale not in SCALES:
         raise ConfigError(f"unknown scale {scale!r}: choose one of {', '.join(SCALES)}")
     merged = PRESETS[name].overrides | SCALES[scale].overrides | {"preset": name} | overrides
     return replace(Config(), **merged)

@@ -6,18 +6,20 @@ import ast
 import dataclasses
 import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookfurther import config as module
 from lookfurther import validation
+from lookfurther.bounds import BOUNDS
 from lookfurther.cli.main import main
 from lookfurther.config import (
-    RENAMED_SETTINGS,
     Config,
     config_fingerprint,
     flatten_settings,
@@ -27,6 +29,8 @@ from lookfurther.config import (
     to_json,
 )
 from lookfurther.errors import ConfigError, LookFurtherError
+from lookfurther.presets import preset
+from lookfurther.renamed_settings import RENAMED_SETTINGS
 from lookfurther.training.metrics import read_metrics
 from lookfurther.validation import validate
 
@@ -63,17 +67,33 @@ overrides_of = st.fixed_dictionaries(
 @settings(deadline=None, max_examples=50)
 @given(overrides_of)
 def test_json_round_trip(overrides: dict[str, Any]) -> None:
-    """For any values of the right types, valid or not."""
-    config = replace(Config(), **overrides)
+    """For any values of the right types, within their bounds or not."""
+    config = make_unchecked(overrides)
     assert from_json(to_json(config)) == config
     assert from_dict(json.loads(to_json(config))) == config
 
 
 @settings(deadline=None, max_examples=50)
 @given(overrides_of)
-def test_replace_changes_named_settings_only(overrides: dict[str, Any]) -> None:
-    before, after = flatten_config(Config()), flatten_config(replace(Config(), **overrides))
-    assert after == before | overrides
+def test_replace_changes_named_settings_or_names_a_bound(overrides: dict[str, Any]) -> None:
+    try:
+        after = flatten_config(replace(Config(), **overrides))
+    except ConfigError as error:
+        name = str(error).partition(" ")[0]
+        assert not BOUNDS[name].holds(overrides[name.replace(".", "__")])
+    else:
+        assert after == flatten_config(Config()) | overrides
+
+
+def make_unchecked(overrides: dict[str, Any]) -> Config:
+    """The default configuration with overrides that `replace` might reject."""
+    config = Config()
+    for name, value in overrides.items():
+        section, _, leaf = name.partition("__")
+        if leaf:
+            value = dataclasses.replace(getattr(config, section), **{leaf: value})
+        config = dataclasses.replace(config, **{section: value})
+    return config
 
 
 def flatten_config(config: Config) -> dict[str, Any]:
@@ -115,7 +135,7 @@ INVALID_OVERRIDES: dict[str, dict[str, Any]] = {
     "learner.im_weight must be 0 or more, not -1.0": {"learner__im_weight": -1.0},
     "run.steps must be 1 or more, not 0": {"run__steps": 0},
     "run.minutes must be 0 or more, not -1.0": {"run__minutes": -1.0},
-    "run.seed must be 0 or more, not -1": {"run__seed": -1},
+    "run.seed must be 0 ... 2^63 - 1, not -1": {"run__seed": -1},
     "run.threads must be 0 or more, not -1": {"run__threads": -1},
     "run.evaluate_period must be 0 or more, not -1": {"run__evaluate_period": -1},
     "run.evaluate_episodes must be 1 or more, not 0": {"run__evaluate_episodes": 0},
@@ -149,8 +169,8 @@ INVALID_OVERRIDES: dict[str, dict[str, Any]] = {
         "network__convolutions": (32, 0)
     },
     "network.hidden must be widths of 1 or more, not (0,)": {"network__hidden": (0,)},
-    "learner.popart_step must be above 0, not 0.0": {"learner__popart_step": 0.0},
-    "learner.popart_step must be at most 1, not 2.0": {"learner__popart_step": 2.0},
+    "learner.popart_step must be above 0 and at most 1, not 0.0": {"learner__popart_step": 0.0},
+    "learner.popart_step must be above 0 and at most 1, not 2.0": {"learner__popart_step": 2.0},
     "network.atoms must be 2 or more, not 1": {"network__atoms": 1},
     "network.noisy_std must be 0 or more, not -0.5": {"network__noisy_std": -0.5},
     "network.v_min (10.0) must be below network.v_max (10.0)": {"network__v_min": 10.0},
@@ -190,17 +210,17 @@ def test_each_rule_has_its_message(message: str) -> None:
 
 
 def test_every_rule_is_covered() -> None:
-    """Each case breaks one rule first, and together they break every rule."""
+    """The cases break every bound, and each other rule once, before any other rule."""
 
     def first_broken(overrides: dict[str, Any]) -> int:
         config = replace(VALID_CONFIG, **overrides)
-        results = [
-            holds for holds, _ in validation.bound_rules(config) + validation.relation_rules(config)
-        ]
-        return results.index(False)
+        return [holds for holds, _ in validation.relation_rules(config)].index(False)
 
-    count = len(validation.bound_rules(VALID_CONFIG) + validation.relation_rules(VALID_CONFIG))
-    assert sorted(map(first_broken, INVALID_OVERRIDES.values())) == list(range(count))
+    bounded = {m: m.partition(" must be ")[0] for m in INVALID_OVERRIDES}
+    assert {name for name in bounded.values() if name in BOUNDS} == BOUNDS.keys()
+    related = [v for m, v in INVALID_OVERRIDES.items() if bounded[m] not in BOUNDS]
+    rules = validation.relation_rules(VALID_CONFIG)
+    assert sorted(map(first_broken, related)) == list(range(len(rules)))
 
 
 @pytest.mark.parametrize("name", ["actor__lanes", "replay__capacity", "replay__learning_starts"])
@@ -216,8 +236,8 @@ def test_minimum_sizes_are_accepted(name: str) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"gamma": 0.9}, "unknown setting gamma"),
-        ({"learner": {"gama": 0.9}}, "unknown setting learner.gama"),
+        ({"gamma": 0.9}, "unknown setting gamma: did you mean learner.gamma?"),
+        ({"learner": {"gama": 0.9}}, "unknown setting learner.gama: did you mean learner.gamma?"),
         ({"learner": 3}, "learner must be an object, not 3"),
         ([], "configuration must be an object, not []"),
         ({"learner": {"gamma": "0.9"}}, "learner.gamma must be a finite number, not '0.9'"),
@@ -225,7 +245,7 @@ def test_minimum_sizes_are_accepted(name: str) -> None:
         ({"learner": {"gamma": None}}, "learner.gamma must be a finite number, not None"),
         ({"learner": {"gamma": float("nan")}}, "learner.gamma must be a finite number, not nan"),
         ({"run": {"minutes": float("inf")}}, "run.minutes must be a finite number, not inf"),
-        ({"actor": {"lanes": 8.0}}, "actor.lanes must be a whole number, not 8.0"),
+        ({"actor": {"lanes": 8.5}}, "actor.lanes must be a whole number, not 8.5"),
         ({"actor": {"lanes": True}}, "actor.lanes must be a whole number, not True"),
         (
             {"actor": {"epsilon_schedule": "rope"}},
@@ -284,10 +304,22 @@ def test_missing_settings_keep_defaults() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["gamma", "learner__gama", "lerner__gamma", "env__x", "batch"])
-def test_replace_names_unknown_setting(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"^unknown setting {name.replace('__', '.')}$"):
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("gamma", "learner.gamma"),
+        ("learner__gama", "learner.gamma"),
+        ("lerner__gamma", "learner.gamma"),
+        ("env__x", "env"),
+        ("steps", "run.steps"),
+        ("zzz", None),
+    ],
+)
+def test_replace_names_unknown_setting_and_similar_one(name: str, meant: str | None) -> None:
+    with pytest.raises(ConfigError) as caught:
         replace(VALID_CONFIG, **{name: 1})
+    hint = f": did you mean {meant}?" if meant else ""
+    assert str(caught.value) == f"unknown setting {name.replace('__', '.')}{hint}"
 
 
 @pytest.mark.parametrize("old", RENAMED_SETTINGS)
@@ -328,13 +360,47 @@ def test_fingerprint_ignores_excluded_settings_only() -> None:
     assert config_fingerprint(other, excluded) == config_fingerprint(VALID_CONFIG, excluded)
 
 
-def test_validate_checks_types() -> None:
-    """Values set in Python are checked as strictly as values in a file."""
-    with pytest.raises(ConfigError, match=r"learner\.value_transform must be one of h, identity"):
-        validate(replace(VALID_CONFIG, learner__value_transform="g"))
-    with pytest.raises(ConfigError, match=r"actor\.lanes must be a whole number, not '8'"):
-        validate(replace(VALID_CONFIG, actor__lanes="8"))
-    assert validate(replace(VALID_CONFIG, replay__horizons=[1, 5])).replay.horizons == (1, 5)
+def test_settings_are_checked_when_made() -> None:
+    """In Python as strictly as in a file; a Config that is made by hand is checked by `train`."""
+    for name, value, message in (
+        ("learner__value_transform", "g", "learner.value_transform must be one of h, identity"),
+        ("actor__lanes", "8", "actor.lanes must be a whole number, not '8'"),
+        ("actor__lanes", 0, "actor.lanes must be 1 or more, not 0"),
+        ("learner", 5, "learner must be an object, not 5"),
+    ):
+        for make in (
+            lambda name=name, value=value: replace(VALID_CONFIG, **{name: value}),
+            lambda name=name, value=value: preset("no-demos", "paper", **{name: value}),
+        ):
+            with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+                make()
+    with pytest.raises(ConfigError, match=r"learner\.gamma must be in \[0, 1\], not 2"):
+        validate(make_unchecked({"env": "CartPole-v1", "learner__gamma": 2.0}))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "stored"),
+    [
+        ("replay__horizons", [1, 5], (1, 5)),
+        ("run__steps", 1e5, 100_000),
+        ("run__steps", np.int64(7), 7),
+        ("learner__gamma", np.float32(0.5), 0.5),
+        ("learner__gamma", 1, 1.0),
+        ("run__folder", Path("runs/x"), "runs/x"),
+    ],
+)
+def test_values_are_converted_to_their_type(name: str, given: Any, stored: Any) -> None:
+    value = flatten_config(replace(Config(), **{name: given}))[name]
+    assert value == stored
+    assert type(value) is type(stored)
+
+
+def test_repr_shows_changed_settings_only() -> None:
+    config = preset("no-tc", env="CartPole-v1", run__seed=3)
+    assert repr(config) == (
+        "Config(preset='no-tc', env='CartPole-v1', learner.tc_weight=0.0, run.seed=3)"
+    )
+    assert repr(Config()) == "Config(preset='apex-dqfd')"
 
 
 def test_batch_size_is_sum_of_shares() -> None:

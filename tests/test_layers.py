@@ -29,9 +29,21 @@ EQUATIONS = (
     "categorical",
 )
 LAYERS = (
-    ("types", "errors", "array_api", "system", "decoding", "config", "validation", "presets"),
+    (
+        "types",
+        "errors",
+        "array_api",
+        "system",
+        "decoding",
+        "bounds",
+        "renamed_settings",
+        "config",
+        "validation",
+        "presets",
+        "setting_docs",
+    ),
     EQUATIONS,
-    ("noisy", "heads", "networks", "master_weights", "autograd", "adam", "gpu"),
+    ("noisy", "heads", "networks", "user_network", "master_weights", "autograd", "adam", "gpu"),
     ("replay", "envs", "actor", "rollout", "demos"),
     ("objective", "objective_variants", "learner"),
     ("training",),
@@ -139,7 +151,17 @@ def test_equations_import_torch_and_types_only(module: str) -> None:
 
 def test_config_envs_and_cli_start_without_torch() -> None:
     """In a new process: importing torch takes seconds, and `--help` should not wait for it."""
-    light = ("cli", "config", "validation", "presets", "errors", "types", "envs")
+    light = (
+        "cli",
+        "bounds",
+        "config",
+        "validation",
+        "presets",
+        "setting_docs",
+        "errors",
+        "types",
+        "envs",
+    )
     modules = [module for module in FILES if layer_name(module) in light]
     assert {"lookfurther.config", "lookfurther.types"} <= set(modules)
     script = (
