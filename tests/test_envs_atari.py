@@ -207,7 +207,7 @@ def test_close_ends_threads_and_is_idempotent():
 def test_unsupported_atari_settings_raise(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(ConfigError, match="Did you mean: `Pong`"):
         get_spec("ALE/Pongg-v5", EnvConfig())
-    with pytest.raises(ConfigError, match="old name of an Atari game: use its ALE"):
+    with pytest.raises(ConfigError, match="old or short name of an Atari game: use ALE/"):
         get_spec("PongNoFrameskip-v4", EnvConfig())
     with pytest.raises(ConfigError, match="wrappers do not fit ALE/Pong-v5"):
         get_spec("ALE/Pong-v5", EnvConfig(wrappers=("gymnasium.wrappers:FlattenObservation",)))

@@ -75,9 +75,9 @@ def find_set(name_or_path: str) -> str:
         return name_or_path
     if newest := _newest_version(name_or_path, ids):
         return newest
-    known = [*ids, *(VERSION_SUFFIX.sub("", name) for name in ids)]
-    similar = difflib.get_close_matches(name_or_path, known, 3)
-    fix = f"did you mean {' or '.join(similar)}?" if similar else "make or import them first"
+    base_names = {VERSION_SUFFIX.sub("", set_id) for set_id in ids}
+    similar = difflib.get_close_matches(VERSION_SUFFIX.sub("", name_or_path), base_names, 1)
+    fix = f"did you mean {similar[0]}?" if similar else "make or import them first"
     raise DemonstrationError(f"no demonstrations named {name_or_path}: {fix}")
 
 

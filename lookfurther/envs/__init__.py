@@ -12,7 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from lookfurther.config import EnvConfig
 from lookfurther.envs.atari import AtariEnvs
-from lookfurther.envs.factory import EnvFactory, find_env_spec
+from lookfurther.envs.factory import EnvFactory, check_env_function, find_env_spec
 from lookfurther.envs.naming import is_atari
 from lookfurther.envs.subproc import SubprocEnvs
 from lookfurther.envs.sync import SyncEnvs
@@ -91,6 +91,8 @@ def make_envs(
 ) -> Envs:
     """m lanes of an environment id, or of the environments that a function builds."""
     source = find_env_spec(env) if isinstance(env, str) else env
+    if not isinstance(source, EnvSpec):
+        check_env_function(source)
     if isinstance(source, EnvSpec) and is_atari(source.id):
         return AtariEnvs(source, env_config, lanes, seed, threads)
     factory = EnvFactory(source, env_config)

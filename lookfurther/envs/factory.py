@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
+import os
+import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +19,7 @@ from gymnasium.spaces import Box, Discrete
 from lookfurther.config import EnvConfig
 from lookfurther.envs.naming import is_atari
 from lookfurther.errors import ConfigError, EnvironmentFault
+from lookfurther.system.windows import disable_windows
 from lookfurther.types import Spec
 
 # Prefix of ids: the module that registers them, and our extra that installs the module.
@@ -39,13 +43,17 @@ def find_env_spec(env: str) -> EnvSpec:
             importlib.import_module(module)
         spec = gymnasium.spec(name)
     except gymnasium.error.Error as error:
+        _check_atari_name(env)
         raise ConfigError(f"env {env!r}: {error}") from None
     except ImportError as error:
         if extra:
             raise EnvironmentFault(f"{name} needs {module}: install lookfurther[{extra}]") from None
         raise ConfigError(f"env {env!r}: {error}") from None
+    except (TypeError, ValueError) as error:  # a relative or empty name of a module
+        raise ConfigError(f"env {env!r}: {error}") from None
     if spec.entry_point == "ale_py.env:AtariEnv" and not is_atari(spec.id):
-        raise ConfigError(f"env {env!r} is an old name of an Atari game: use its ALE/...-v5 id")
+        _check_atari_name(env)
+        raise ConfigError(f"env {env!r} is an Atari game: use its ALE/...-v5 id")
     return spec
 
 
@@ -53,7 +61,36 @@ def find_rendering_spec(env: str) -> EnvSpec:
     """`find_env_spec` of an environment that renders RGB images."""
     spec = copy.deepcopy(find_env_spec(env))
     spec.kwargs["render_mode"] = "rgb_array"
+    disable_windows(os.environ)
     return spec
+
+
+def _check_atari_name(env: str) -> None:
+    """Raise if an id is Pong, pong, Pong-v4, PongNoFrameskip-v4 or the like."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("ale_py")
+    base = re.sub(r"(-ram)?(NoFrameskip|Deterministic)?(-v\d+)?$", "", env.rpartition(":")[2])
+    key = f"ale/{base.replace('_', '')}-v5".lower()
+    for known in gymnasium.registry:
+        if known.lower() == key:
+            raise ConfigError(f"env {env!r} is an old or short name of an Atari game: use {known}")
+
+
+def check_env_function(env: Any) -> None:
+    """Raise if `env` is not a function that makes environments."""
+    if isinstance(env, gymnasium.Env):
+        raise ConfigError(
+            "env must be a function that makes a new environment at every call, not an"
+            f" environment: give a function such as lambda: gymnasium.make({_id_of(env)!r})"
+        )
+    if not callable(env):
+        raise ConfigError(
+            f"env must be a function that makes an environment, not {type(env).__name__}"
+        )
+
+
+def _id_of(env: gymnasium.Env) -> str:
+    return env.spec.id if env.spec else type(env.unwrapped).__name__
 
 
 def find_game(env: str) -> str:
@@ -144,7 +181,7 @@ def load_wrapper(name: str) -> Callable[[gymnasium.Env], gymnasium.Env]:
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(
             f"environment.wrappers: no {name!r} ({error}); write it as module:Class"
         ) from None

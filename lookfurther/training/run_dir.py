@@ -65,14 +65,14 @@ class RunDir:
     @classmethod
     def open(cls, path: Path, config: Config, resume: bool) -> RunDir:
         """Lock the folder of a new or resumed run, and write its settings."""
-        if resume and not (path / "config.json").exists():
-            raise ConfigError(f"{path} holds no run to resume: drop --resume to start one there")
+        check_run_dir(path, config, resume)
         try:
             path.mkdir(parents=True, exist_ok=True)
             run = cls(path)
             try:
                 run._acquire_dir()
-                run._write_settings(config, resume)
+                _check_config_file(path, config, resume)  # a process may have used it by now
+                run._write_settings(config)
             except BaseException:
                 run.close()
                 raise
@@ -86,17 +86,9 @@ class RunDir:
             self.path / "lock", self.checkpoint_signal.is_installed
         )
 
-    def _write_settings(self, config: Config, resume: bool) -> None:
-        config_file = self.path / "config.json"
-        if resume:
-            _check_same_settings(config_file, config)
-        elif config_file.exists():
-            raise ConfigError(
-                f"{self.path} already holds a run: add --resume to continue,"
-                " or choose another --run.folder"
-            )
+    def _write_settings(self, config: Config) -> None:
         write_text(self.path / "versions.json", json.dumps(collect_versions(), indent=2) + "\n")
-        write_text(config_file, to_json(config))
+        write_text(self.path / "config.json", to_json(config))
 
     @property
     def checkpoints_dir(self) -> Path:
@@ -127,6 +119,39 @@ class RunDir:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def check_run_dir(path: Path, config: Config, resume: bool) -> None:
+    """Raise if a run with this configuration cannot start or resume in a folder."""
+    try:
+        if path.exists() and not path.is_dir():
+            raise NotADirectoryError("it is a file")
+        _check_unlocked(path / "lock")
+        _check_config_file(path, config, resume)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be a run folder: {error}") from None
+
+
+def _check_unlocked(lock: Path) -> None:
+    if lock.exists():
+        with lock.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunLocked(_locked_message(lock)) from None
+
+
+def _check_config_file(path: Path, config: Config, resume: bool) -> None:
+    config_file = path / "config.json"
+    has_run = config_file.exists()
+    if resume and not has_run:
+        raise ConfigError(f"{path} holds no run to resume: drop --resume to start one there")
+    if resume:
+        _check_same_settings(config_file, config)
+    elif has_run:
+        raise ConfigError(
+            f"{path} already holds a run: add --resume to continue, or choose another --run.folder"
+        )
 
 
 def package_version(package: str) -> str | None:

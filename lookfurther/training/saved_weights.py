@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
 from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from lookfurther.errors import CheckpointError
 from lookfurther.learner import Learner
@@ -50,6 +51,15 @@ def _read_weights_file(path: Path) -> dict[str, Tensor]:
         return {name: tensor.float() for name, tensor in load_file(path).items()}
     except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{path} is not a safetensors file of weights: {error}") from None
+
+
+def check_initial_weights(network: nn.Module, path: Path) -> None:
+    """Raise if the weights at a path cannot be those of a network, which is not changed."""
+    weights = read_learner_state(path)["weights"]
+    try:
+        load_network_weights(copy.deepcopy(network), weights)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
 
 
 def warm_start(learner: Learner, path: Path) -> list[str]:
