@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lookfurther.training.console import PANEL_BLOCKS, ProgressDisplay
+from lookfurther.training.console import PANEL_BLOCKS, RATE_ROWS, ProgressDisplay
+from lookfurther.training.quiet_progress import QuietProgress
 
 ROW: dict[str, Any] = {
     "step": 20_000,
@@ -139,11 +140,14 @@ def test_eta_follows_recent_rates_and_time_limit() -> None:
     assert progress.estimate_seconds_left() is None
     progress.update({"step": 100, "steps_per_second": 10.0})
     assert progress.estimate_seconds_left() == 90
-    progress.update({"step": 400, "steps_per_second": 20.0})
-    assert progress.estimate_seconds_left() == 40
-    for _ in range(20):
+    progress.update({"step": 200, "steps_per_second": 40.0})
+    # Two rows of 100 steps took 10 and 2.5 seconds, so that 800 steps take 50 seconds.
+    assert progress.estimate_seconds_left() == pytest.approx(50)
+    for _ in range(RATE_ROWS):
         progress.update({"step": 400, "steps_per_second": 60.0})
-    assert progress.estimate_seconds_left() == 10
+    assert progress.estimate_seconds_left() == pytest.approx(10)
+    progress.update({"step": 400, "steps_per_second": 0.0})
+    assert progress.estimate_seconds_left() == pytest.approx(10)
 
     limited = ProgressDisplay(1000, max_minutes=1.0, console=build_terminal(80))
     assert limited.estimate_seconds_left() == 60
@@ -197,8 +201,19 @@ def test_panel_fits_width_and_shows_all_figures(width: int, row: dict[str, Any])
 
 def test_progress_bar_follows_time_limit() -> None:
     text = "\n".join(panel_lines(ROW, 80, total=1_000_000, max_minutes=4.0))
-    assert " 87.5 % " in text
+    assert " 87.5 % of the time " in text
+    assert "20,000 of 1,000,000" in text
     assert "ETA 00:00:30" in text
+
+
+def test_quiet_progress_prints_warnings_to_stderr_only(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = QuietProgress()
+    progress.start()
+    progress.update(ROW)
+    progress.print_message("network of 5 parameters")
+    progress.print_warning("no checkpoint at step 5")
+    progress.stop()
+    assert capsys.readouterr() == ("", "warning: no checkpoint at step 5\n")
 
 
 def test_messages_appear_above_live_panel() -> None:

@@ -105,7 +105,7 @@ def test_resume_without_env_state_restarts_episodes(
     capsys.readouterr()
     train(config, env=Moody, resume=True)
     out = capsys.readouterr().out
-    assert "resumed at step 200 from step_000000000200; 4 episodes in progress start again" in out
+    assert "resumed at step 200 from step_000000000200; 4 episodes in progress started again" in out
     after = newest_checkpoint(tmp_path / "run")
     assert (after.metadata["step"], after.metadata["updates"]) == (320, updates_due(config, 316))
     for name in ("planes", "actions", "rewards", "marks"):

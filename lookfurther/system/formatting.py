@@ -13,3 +13,8 @@ def format_score(value: float) -> str:
     """A mean score with fewer decimals the larger it is: 0.94, 21.3, 35,000."""
     size = abs(value)
     return f"{value:,.0f}" if size >= 1000 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+
+
+def pluralize(count: int, noun: str) -> str:
+    """A count with its noun: 1 episode, 2 episodes."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

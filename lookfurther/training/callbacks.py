@@ -68,9 +68,9 @@ class CallbackList:
         self,
         callbacks: Sequence[Callback],
         context: RunContext,
-        print_message: Callable[[str], None],
+        print_warning: Callable[[str], None],
     ) -> None:
-        self.context, self._print_message = context, print_message
+        self.context, self._print_warning = context, print_warning
         self._active = list(callbacks)
 
     @property
@@ -98,7 +98,7 @@ class CallbackList:
             except (Exception, SystemExit) as error:
                 self._active.remove(callback)
                 fault = _describe_fault(callback, hook, error)
-                self._print_message(f"warning: {fault}; it is disabled from step {step:,} on")
+                self._print_warning(f"{fault}; it is disabled from step {step:,} on")
 
 
 def _describe_fault(callback: Callback, hook: str, error: BaseException) -> str:

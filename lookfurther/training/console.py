@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lookfurther.system.formatting import format_score
+from lookfurther.system.output import discard_output, print_line
 from lookfurther.system.printable import MAX_MESSAGE_LENGTH, make_printable
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 MetricsRow = Mapping[str, Any]
 UNKNOWN_TEXT = "–"
 MAX_PANEL_WIDTH = 100  # columns
+RATE_ROWS = 10  # newest rows from which the time left is estimated
 LINE_PERIOD = 5.0  # seconds between plain lines, at least: a GPU makes several rows per second
 
 
@@ -106,7 +106,7 @@ class ProgressDisplay:
         self._title = make_printable(title)
         self._max_minutes = max_minutes
         self._newest_row: MetricsRow = {}
-        self._recent_rates: deque[float] = deque(maxlen=20)
+        self._recent_rates: deque[float] = deque(maxlen=RATE_ROWS)
         self._console = _live_console(console)
         self._live: Any = None
         self._printed_row = self._newest_row
@@ -123,8 +123,9 @@ class ProgressDisplay:
         """Display the newest row."""
         self._newest_row = row
         is_learning = row.get("updates") != 0  # before, steps are much faster
-        if is_learning and _is_finite_number(row.get("steps_per_second")):
-            self._recent_rates.append(row["steps_per_second"])
+        rate = row.get("steps_per_second", 0.0)
+        if is_learning and _is_finite_number(rate) and rate > 0:
+            self._recent_rates.append(rate)
         if self._live is not None:
             with self._tolerate_closed_terminal():
                 self._live.update(self.render_panel(), refresh=True)
@@ -145,6 +146,10 @@ class ProgressDisplay:
 
             with self._tolerate_closed_terminal():
                 self._console.print(Text(text))
+
+    def print_warning(self, text: str) -> None:
+        """Print a line that quiet runs print, too."""
+        self.print_message(f"warning: {text}")
 
     def stop(self) -> None:
         """Leave the last panel on the screen, or print the last row."""
@@ -167,12 +172,14 @@ class ProgressDisplay:
     def estimate_seconds_left(self) -> float | None:
         """Seconds left at the rate of the recent rows, or until the time limit if that is sooner.
 
-        Only rates since learning started count: earlier ones do not predict the rest.
+        Only rates since learning started count: earlier ones do not predict the rest. Rows have
+        equal numbers of steps, so the mean is one of seconds per step.
         """
         estimates = []
-        if sum(self._recent_rates) > 0:
+        if self._recent_rates:
             steps_left = max(0, self._total_steps - self._newest_row["step"])
-            estimates.append(steps_left * len(self._recent_rates) / sum(self._recent_rates))
+            seconds_per_step = sum(1 / rate for rate in self._recent_rates)
+            estimates.append(steps_left * seconds_per_step / len(self._recent_rates))
         if self._max_minutes:
             minutes_left = self._max_minutes - self._newest_row.get("minutes", 0.0)
             estimates.append(max(0.0, 60 * minutes_left))
@@ -220,14 +227,16 @@ class ProgressDisplay:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
 
-        done = self._newest_row.get("step", 0) / self._total_steps
+        done, unit = self._newest_row.get("step", 0) / self._total_steps, ""
         if self._max_minutes:
-            done = max(done, self._newest_row.get("minutes", 0.0) / self._max_minutes)
+            time_used = self._newest_row.get("minutes", 0.0) / self._max_minutes
+            if time_used > done:
+                done, unit = time_used, " of the time"
         done = min(done, 1.0)
         grid = Table.grid(expand=True, padding=(0, 1))
         grid.add_column(ratio=1)
         grid.add_column(justify="right", min_width=7)
-        grid.add_row(ProgressBar(1.0, done), f"{100 * done:.1f} %")
+        grid.add_row(ProgressBar(1.0, done), f"{100 * done:.1f} %{unit}")
         return grid
 
     def _render_times(self, unit: str) -> Table:
@@ -277,18 +286,3 @@ def _live_console(console: Console | None) -> Console | None:
     console = console or Console()
     is_capable = console.is_terminal and not console.is_dumb_terminal
     return console if is_capable and console.encoding.startswith("utf") else None
-
-
-def print_line(text: str) -> None:
-    """Print a line to the standard output, which may lack some letters and may be closed."""
-    encoding = sys.stdout.encoding or "utf-8"
-    try:
-        print(text.encode(encoding, "replace").decode(encoding), flush=True)
-    except OSError:  # the reader is gone: not a reason to stop a run
-        discard_output()
-
-
-def discard_output() -> None:
-    """Discard buffered output, which Python would otherwise try to write again at exit."""
-    with contextlib.suppress(OSError), open(os.devnull, "wb") as devnull:
-        os.dup2(devnull.fileno(), sys.stdout.fileno())

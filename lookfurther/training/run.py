@@ -9,12 +9,13 @@ from typing import Any
 from lookfurther.config import Config
 from lookfurther.envs.naming import is_atari
 from lookfurther.errors import CheckpointError, EnvironmentFault
+from lookfurther.system.formatting import pluralize
 from lookfurther.training import checkpoint, checkpoint_metadata
 from lookfurther.training.best_checkpoint import BestCheckpoint
 from lookfurther.training.callbacks import CallbackList
-from lookfurther.training.console import ProgressDisplay
 from lookfurther.training.loop import TrainingLoop, has_crossed_multiple
 from lookfurther.training.metrics import MetricsWriter, TrainingClock, peak_memory_gib
+from lookfurther.training.quiet_progress import Progress
 from lookfurther.training.run_dir import RunDir
 from lookfurther.training.signals import EnvCallTracker, StopRequested, StopSignals
 from lookfurther.training.summary import Summary
@@ -29,7 +30,7 @@ class TrainingRun:
         run_dir: RunDir,
         loop: TrainingLoop,
         best_checkpoint: BestCheckpoint,
-        progress: ProgressDisplay,
+        progress: Progress,
         callbacks: CallbackList,
     ) -> None:
         self.config, self.run_dir, self.loop = config, run_dir, loop
@@ -130,7 +131,7 @@ class TrainingRun:
     def _warn_of_replacements(self) -> None:
         """Print a warning for each newly replaced worker process."""
         for line in self.loop.actor_pool.worker_replacements[self.reported_replacements :]:
-            self.progress.print_message(f"warning: {line}")
+            self.progress.print_warning(line)
             self.reported_replacements += 1
 
     def _write_metrics(self, metrics: MetricsWriter) -> None:
@@ -187,9 +188,7 @@ class TrainingRun:
             self.evaluation_metrics = {"evaluation_mean": score}
             self.callbacks.call("on_evaluation", self.step, score)
         except CheckpointError as error:
-            self.progress.print_message(
-                f"warning: best weights not kept at step {self.step:,}: {error}"
-            )
+            self.progress.print_warning(f"best weights not kept at step {self.step:,}: {error}")
 
     def _is_save_due(self, before: int) -> bool:
         run = self.config.run
@@ -204,7 +203,7 @@ class TrainingRun:
         try:
             self._save_checkpoint()
         except CheckpointError as error:
-            self.progress.print_message(f"warning: no checkpoint at step {self.step:,}: {error}")
+            self.progress.print_warning(f"no checkpoint at step {self.step:,}: {error}")
             return False
         return True
 
@@ -236,9 +235,9 @@ class TrainingRun:
         try:
             self.best_checkpoint.load_best_score()
         except CheckpointError as error:
-            self.progress.print_message(f"warning: the best weights so far are lost: {error}")
+            self.progress.print_warning(f"the best weights so far are lost: {error}")
         self.clock = TrainingClock(seconds)
-        note = f"; {restarted} episodes in progress start again" if restarted else ""
+        note = f"; {pluralize(restarted, 'episode')} in progress started again" if restarted else ""
         self.progress.print_message(f"resumed at step {self.step:,} from {saved.path.name}{note}")
 
     def _build_summary(self, stop_reason: str) -> Summary:

@@ -18,3 +18,10 @@ class Summary(NamedTuple):
     return_best: float
     minutes: float
     stop_reason: str  # "done", "time", the signal's name, a callback's reason, or "error"
+
+    def __repr__(self) -> str:
+        return (
+            f"Summary(folder='{self.folder}', step={self.step}, episodes={self.episodes},"
+            f" return_low_epsilon={self.return_low_epsilon:.4g}, minutes={self.minutes:.1f},"
+            f" stop_reason={self.stop_reason!r})"
+        )

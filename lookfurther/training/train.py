@@ -13,8 +13,13 @@ import torch
 from lookfurther.config import Config
 from lookfurther.demos import catalog
 from lookfurther.demos.episode import Episode, best_episode_index
-from lookfurther.networks import NetworkBuilder, count_parameters, make_network_builder
+from lookfurther.networks import (
+    NetworkBuilder,
+    count_parameters,
+    make_network_builder,
+)
 from lookfurther.replay.prioritized import PrioritizedReplay
+from lookfurther.system.formatting import pluralize
 from lookfurther.training import checkpoint
 from lookfurther.training.best_checkpoint import BestCheckpoint
 from lookfurther.training.build import (
@@ -35,11 +40,13 @@ from lookfurther.training.hardware import (
 )
 from lookfurther.training.loggers import LOGGERS
 from lookfurther.training.loop import TrainingLoop
+from lookfurther.training.quiet_progress import Progress, QuietProgress
 from lookfurther.training.run import TrainingRun
-from lookfurther.training.run_dir import RunDir
-from lookfurther.training.saved_weights import warm_start
+from lookfurther.training.run_dir import RunDir, check_run_dir
+from lookfurther.training.saved_weights import check_initial_weights, warm_start
 from lookfurther.training.summary import Summary
 from lookfurther.types import Batch, Spec
+from lookfurther.user_network import build_network
 from lookfurther.validation import validate
 
 
@@ -51,6 +58,7 @@ def train(
     resume: bool = False,
     init: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
+    quiet: bool = False,
 ) -> Summary:
     """Train an agent and return a summary; everything else is in the run folder.
 
@@ -58,15 +66,18 @@ def train(
     network: a function from the `Spec` to a module that maps observations to Q-values. `init` is a
     run folder, a checkpoint, an export or a safetensors file whose weights the network starts
     with. A checkpoint that `resume` finds has precedence. `callbacks` are called at the run's
-    events, after the loggers of `config.run.loggers`.
+    events, after the loggers of `config.run.loggers`. A `quiet` run prints warnings only.
     """
     config = validate(config)
     check_callbacks(callbacks)
+    path = Path(config.run.folder or default_run_dir(config))
+    check_run_dir(path, config, resume)  # before environments are built, which may take long
+    for name in config.demos:
+        catalog.find_set(name)
     torch.manual_seed(config.run.seed)
     hardware = Hardware.resolve(config)
     hardware.limit_threads()
-    title = f"{config.env} · {config.preset} · seed {config.run.seed}"
-    progress = ProgressDisplay(config.run.steps, title, config.run.minutes)
+    progress = QuietProgress() if quiet else _make_progress_display(config)
     build_group = partial(build_envs, env or config.env, config)
     with ExitStack() as stack:
         groups = build_training_envs(build_group, config.actor.lanes, hardware.lane_groups)
@@ -74,9 +85,10 @@ def train(
         spec = envs[0].spec
         episodes = [e for n in config.demos for e in catalog.load_set(n, spec, config.environment)]
         replay_device = _describe_run(config, spec, episodes, hardware.device, progress)
-        path = Path(config.run.folder or default_run_dir(config))
+        online = build_network(network or make_network_builder(config.network), spec)
+        if init is not None and not resume:
+            check_initial_weights(online, Path(init))  # before a folder is made
         with RunDir.open(path, config, resume) as run_dir:
-            online = (network or make_network_builder(config.network))(spec)
             progress.print_message(f"network of {count_parameters(online):,} parameters")
             build_evaluation_envs = partial(build_group, stream=RANDOM_STREAMS["evaluate"])
             best = BestCheckpoint(config, run_dir, build_evaluation_envs)
@@ -87,7 +99,7 @@ def train(
             loop = TrainingLoop(config, actor_pool, mixture, learner, concurrent)
             context = RunContext(config, run_dir.path, learner.online_network)
             loggers = [LOGGERS[name]() for name in config.run.loggers]
-            hooks = CallbackList([*loggers, *callbacks], context, progress.print_message)
+            hooks = CallbackList([*loggers, *callbacks], context, progress.print_warning)
             run = TrainingRun(config, run_dir, loop, best, progress, hooks)
             if not (resume and _load_newest_checkpoint(run)):
                 if init is not None:
@@ -95,6 +107,11 @@ def train(
                     progress.print_message(f"start from {init}: {', '.join(parts)}")
                 _set_initial_expert_priorities(loop)
             return run.run()
+
+
+def _make_progress_display(config: Config) -> ProgressDisplay:
+    title = f"{config.env} · {config.preset} · seed {config.run.seed}"
+    return ProgressDisplay(config.run.steps, title, config.run.minutes)
 
 
 def _set_initial_expert_priorities(loop: TrainingLoop) -> None:
@@ -117,7 +134,7 @@ def _describe_run(
     spec: Spec,
     episodes: Sequence[Episode],
     learner_device: torch.device,
-    progress: ProgressDisplay,
+    progress: Progress,
 ) -> torch.device:
     """Print what the run uses, or raise if its replays do not fit; returns the replays' device."""
     capacity, horizons = config.replay.capacity, config.replay.horizons
@@ -128,16 +145,16 @@ def _describe_run(
     )
     device = choose_replay_device(learner_device, capacity, agent_bytes, expert_bytes)
     progress.print_message(
-        f"{spec.env}: observations {spec.observation_shape}, {spec.actions} actions,"
-        f" {config.actor.lanes} lanes"
+        f"{spec.env}: observations {spec.observation_shape}, {pluralize(spec.actions, 'action')},"
+        f" {pluralize(config.actor.lanes, 'lane')}"
     )
     if episodes:
         scores = [episode.score for episode in episodes]
         is_all = config.learner.imitated_episodes == "all"
         imitated = "all" if is_all else f"episode {best_episode_index(episodes)}"
         progress.print_message(
-            f"{len(episodes)} demonstrations, {expert_steps:,} steps, returns"
-            f" {min(scores):g} to {max(scores):g}; imitated: {imitated}"
+            f"{pluralize(len(episodes), 'demonstration')}, {pluralize(expert_steps, 'step')},"
+            f" returns {min(scores):g} to {max(scores):g}; imitated: {imitated}"
         )
     progress.print_message(
         f"replay of {capacity:,} steps: {format_bytes(agent_bytes)}, of demonstrations:"
@@ -150,7 +167,7 @@ def _load_newest_checkpoint(run: TrainingRun) -> bool:
     """Load the newest valid checkpoint; returns False if there is none yet."""
     saved, reasons = checkpoint.load_newest(run.run_dir.checkpoints_dir)
     for reason in reasons:
-        run.progress.print_message(f"warning: {reason}")
+        run.progress.print_warning(reason)
     if saved is None:
         run.progress.print_message("no checkpoint yet: starting from the beginning")
         return False
