@@ -18,10 +18,12 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 
 from lookfurther import Agent, __version__
-from lookfurther.cli.main import main
-from lookfurther.cli.train import format_training_summary
+from lookfurther.cli import demos
+from lookfurther.cli.main import COMMANDS, main
+from lookfurther.cli.preset_options import COMMON_SETTINGS
+from lookfurther.cli.train import TrainOptions, format_training_summary, parse_train_options
 from lookfurther.config import Config, from_json
-from lookfurther.presets import PRESETS, SCALES
+from lookfurther.presets import PRESETS, SCALES, preset
 from lookfurther.training import checkpoint, run
 from lookfurther.training.metrics import TrainingClock, read_metrics
 from lookfurther.training.summary import Summary
@@ -79,8 +81,9 @@ HELP_SCRIPT = """
 import sys
 from lookfurther.cli.main import main
 
-for args in (["--help"], ["-h"], ["presets"], ["--version"], ["train", "--help"],
-              ["train", "no-demos", "--scale", "small", "--help"]):
+for args in (["--help"], ["-h"], ["presets"], ["presets", "--help"], ["--version"],
+             ["bench", "--help"], ["train", "--help"], ["train", "--help-all"],
+             ["train", "no-demos", "--scale", "small", "--help"]):
     try:
         code = main(args)
     except SystemExit as stop:
@@ -100,15 +103,72 @@ def test_help_does_not_import_torch() -> None:
 
 def test_every_setting_is_an_option_with_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        main(["train", "no-demos", "--help"])
+        main(["train", "no-demos", "--help-all"])
     assert not stop.value.code
     out = capsys.readouterr().out
     names = setting_names(Config)
     assert {"env", "demos", "learner.gamma", "run.steps"} <= set(names)
     for name in names:
         assert re.search(rf"--{re.escape(name.replace('_', '-'))}[ ,]", out), name
-    assert "--resume" in out
+    assert {"PRESET", "--scale", "--resume"} <= set(out.split())
     assert "(default: 256)" in out  # the preset's agent_items, not the base's 192
+
+
+HELP_TEXTS = [
+    ["train", "--help"],
+    ["train", "no-demos", "--help"],
+    ["train", "--help-all"],
+    ["bench", "--help"],
+    ["presets", "--help"],
+    *([name, "--help"] for name in COMMANDS.commands if name != "demos"),
+    *(["demos", name, "--help"] for name in demos.COMMANDS.commands),
+]
+
+
+@pytest.mark.parametrize("args", HELP_TEXTS, ids=" ".join)
+def test_help_shows_no_empty_default(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(args)
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert f"usage: lookfurther {' '.join(args[: 2 if args[0] == 'demos' else 1])} " in out
+    for unclear in ("{None}", "default: )", "default: '')", "default: None)"):
+        assert unclear not in out
+
+
+@pytest.mark.parametrize("name", ["train", "bench"])
+def test_help_shows_common_options_only(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main([name, "--help"])
+    words = set(capsys.readouterr().out.split())
+    common = {f"--{setting.replace('_', '-')}" for setting in COMMON_SETTINGS}
+    assert {"PRESET", "--scale", "--help-all"} | common <= words
+    settings = {f"--{setting.replace('_', '-')}" for setting in setting_names(Config)}
+    assert words & settings == common
+
+
+def test_help_marks_required_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            main(["train", "no-demos", option])
+        text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+        assert re.search(r"--env STR [^(]* \(required\)", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e5", 100_000), ("2.5e3", 2500), ("1_000", 1000), ("7", 7)]
+)
+def test_whole_numbers_in_scientific_notation(text: str, value: int) -> None:
+    options = parse_train_options(["no-demos", "--run.steps", text, "--replay.horizons", "1", text])
+    assert options.config.run.steps == value
+    assert options.config.replay.horizons == (1, value)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_parsed_defaults_are_those_of_the_preset(name: str, scale: str) -> None:
+    options = parse_train_options([name, "--scale", scale])
+    assert options == TrainOptions(name, scale, preset(name, scale))
 
 
 def test_presets_command_lists_places_and_settings(
@@ -160,8 +220,16 @@ CARTPOLE = ["--env", "CartPole-v1"]
         (["train", "no-demos"], 2, "env must be given, for example --env ALE/Pong-v5"),
         (["train", "no-demos", "--env"], 2, "Missing value for argument '--env'"),
         (["train", "no-demos", "--learner.gama", "1"], 2, "did you mean --learner.gamma"),
-        (["train", "no-demos", "--learner.gamma", "abc"], 2, "--learner.gamma: could not conv"),
-        (["train", "no-demos", "--learner.gamma", "nan", *CARTPOLE], 2, "a finite number, not nan"),
+        (
+            ["train", "no-demos", "--learner.gamma", "abc"],
+            2,
+            "gamma: 'abc' is not a finite",
+        ),
+        (
+            ["train", "no-demos", "--learner.gamma", "nan", *CARTPOLE],
+            2,
+            "gamma: 'nan' is not a finite",
+        ),
         (["train", "no-demos", "--learner.gamma", "2", *CARTPOLE], 2, r"in \[0, 1\], not 2.0"),
         (
             ["train", "no-demos", "--learner.value-transform", "log"],

@@ -35,6 +35,7 @@ from lookfurther.cli import (
     video,
 )
 from lookfurther.cli.parsing import parse_options
+from lookfurther.cli.preset_options import asks_for_help
 from lookfurther.config import Config, replace
 from lookfurther.envs import get_spec
 from lookfurther.evaluation import evaluate as evaluation
@@ -199,13 +200,11 @@ def parse_lookfurther(words: list[str]) -> None:
         known = words[0] in main.COMMANDS.commands and not words[1:]
         assert known or words[0] in ("--help", "--version")
         return
-    name, scale, rest = train.split_preset(words[1:])
-    defaults = train.TrainOptions(preset(name, scale))
-    options = parse_options(
-        train.TrainOptions, defaults, [w for w in rest if w != "--help"], "docs"
-    )
-    if "--help" not in rest:
-        validate(options.config)
+    if asks_for_help(words):
+        with pytest.raises(SystemExit, match=r"^0$"):
+            train.parse_train_options(words[1:])
+    else:
+        validate(train.parse_train_options(words[1:]).config)
 
 
 class OptionsParsed(Exception):

@@ -23,7 +23,7 @@ import pytest
 
 from lookfurther.cli import train
 from lookfurther.cli.main import main
-from lookfurther.cli.parsing import parse_options
+from lookfurther.cli.preset_options import asks_for_help
 from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import InputLog
@@ -31,7 +31,6 @@ from lookfurther.demos.playback import episode_from_log
 from lookfurther.envs import get_spec
 from lookfurther.evaluation import evaluate as evaluation
 from lookfurther.evaluation import suite
-from lookfurther.presets import preset
 from lookfurther.training.train import default_run_dir
 from tests.sample_recordings import asterix_recording, montezuma_recording, write_demo
 from tests.test_docs import COMMANDS, RUNS, fences, shell
@@ -119,7 +118,7 @@ def run(words: list[str], home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         record(rest, home)
     elif "--watch" in rest:
         watch(rest, home)
-    elif "--help" in rest:
+    elif asks_for_help(rest):
         with pytest.raises(SystemExit, match=r"^0$"):
             main(rest)
     else:
@@ -130,9 +129,7 @@ def run(words: list[str], home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def folder_of(words: list[str]) -> str:
     """Return the run folder of a `train` command."""
-    name, scale, rest = train.split_preset(words)
-    given = parse_options(train.TrainOptions, train.TrainOptions(preset(name, scale)), rest, "docs")
-    return default_run_dir(given.config)
+    return default_run_dir(train.parse_train_options(words).config)
 
 
 def run_module(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookfurther.cli.main import main
-from lookfurther.cli.parsing import parse_options
 from lookfurther.cli.suite import visible_jobs
-from lookfurther.cli.train import TrainOptions, split_preset
+from lookfurther.cli.train import parse_train_options
 from lookfurther.config import Config, replace, to_json
 from lookfurther.envs.naming import game_of
 from lookfurther.errors import ConfigError
@@ -110,8 +109,8 @@ def test_train_arguments_reproduce_job_settings(
     demos = ("x/y-v0",) if config.learner.expert_items else ()
     job = suite.SuiteJob(validate(replace(config, demos=demos)), "small")
     command, *words = job.train_arguments()
-    variant, scale, rest = split_preset(words)
-    options = parse_options(TrainOptions, TrainOptions(preset(variant, scale)), rest, command)
+    assert command == "train"
+    options = parse_train_options(words)
     assert options.config == job.config
     assert not options.resume
 

@@ -10,22 +10,34 @@ from typing import Annotated, Any
 
 import tyro
 
-from lookfurther.cli.parsing import check_writable, parse_options
+from lookfurther.cli.parsing import check_writable
+from lookfurther.cli.preset_options import (
+    PresetOptions,
+    asks_for_help,
+    parse_preset_options,
+    split_preset,
+)
 from lookfurther.cli.tables import format_table
-from lookfurther.cli.train import split_preset
 from lookfurther.config import Config, replace
+from lookfurther.errors import ConfigError
 from lookfurther.presets import preset
 from lookfurther.system.files import write_text
 from lookfurther.validation import validate
 
 BENCH_ENV = "ALE/MontezumaRevenge-v5"
+MAX_SECONDS = 3600.0  # of each measurement
 
 
 @dataclass(frozen=True)
-class BenchOptions:
+class BenchOptions(PresetOptions):
     """Measure environments, actor, learner, replay and all of them together on this machine."""
 
-    config: Annotated[Config, tyro.conf.arg(name="")]
+    variant: Annotated[
+        str,
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="PRESET", help_behavior_hint="(default: chosen for this machine)"),
+    ] = "apex-dqfd"
+    """variant of the algorithm; lookfurther presets lists them"""
     seconds: float = 3.0
     """length of each measurement"""
     json: Path | None = None
@@ -35,9 +47,14 @@ class BenchOptions:
 def parse_bench_options(args: list[str]) -> BenchOptions:
     """Parse the arguments; without a preset, choose one for this machine."""
     has_preset = args and not args[0].startswith("-")
-    name, scale, rest = split_preset(args if has_preset else add_default_preset(args))
-    base = replace(preset(name, scale), env=BENCH_ENV)
-    return parse_options(BenchOptions, BenchOptions(base), rest, f"lookfurther bench {name}")
+    if not has_preset and not asks_for_help(args):
+        args = add_default_preset(args)
+    name, scale, rest = split_preset(args)
+    defaults = BenchOptions(name, scale, replace(preset(name, scale), env=BENCH_ENV))
+    options = parse_preset_options(defaults, rest, "lookfurther bench")
+    if not 0 < options.seconds <= MAX_SECONDS:
+        raise ConfigError(f"--seconds must be above 0 and at most 3,600, not {options.seconds:g}")
+    return options
 
 
 def run(args: list[str]) -> int:

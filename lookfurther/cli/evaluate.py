@@ -16,6 +16,7 @@ from lookfurther.config import EnvConfig
 from lookfurther.envs.naming import is_atari
 from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.evaluation.paper_scores import START_TITLES, StartType
+from lookfurther.system.formatting import pluralize
 from lookfurther.system.printable import make_printable
 
 if TYPE_CHECKING:
@@ -187,10 +188,15 @@ def _episode_counter(episodes: int) -> Callable[[EpisodeResult], None]:
         nonlocal finished
         finished += 1
         if sys.stderr.isatty():
-            print(f"\r{finished} of {episodes} episodes", end="", file=sys.stderr, flush=True)
+            print(
+                f"\r{finished} of {pluralize(episodes, 'episode')}",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
             print(end="\n" if finished == episodes else "", file=sys.stderr)
         elif 10 * finished // episodes > 10 * (finished - 1) // episodes:
-            print(f"{finished} of {episodes} episodes", file=sys.stderr, flush=True)
+            print(f"{finished} of {pluralize(episodes, 'episode')}", file=sys.stderr, flush=True)
 
     return on_episode
 
@@ -202,7 +208,8 @@ def format_evaluation_summary(evaluation: Evaluation) -> str:
     details += [f"sticky {conditions.sticky:g}"] if conditions.sticky else []
     details += [f"step {conditions.step:,}"] if conditions.step else []
     lines = [
-        f"{make_printable(conditions.env)}: {summary['episodes']} episodes, {', '.join(details)}"
+        f"{make_printable(conditions.env)}: {pluralize(summary['episodes'], 'episode')},"
+        f" {', '.join(details)}"
     ]
     for name in ("mean", "median", "iqm"):
         value, low, high = summary[name].values()

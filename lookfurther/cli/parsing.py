@@ -7,14 +7,17 @@ import io
 import re
 import tempfile
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import tyro
 
-from lookfurther.config import RENAMED_SETTINGS, unknown_setting
+from lookfurther.cli.option_types import OPTION_TYPES
+from lookfurther.config import unknown_setting
 from lookfurther.errors import ConfigError
+from lookfurther.renamed_settings import RENAMED_SETTINGS
 
 T = TypeVar("T")
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # --name without --no-name
 
 
 def parse_options(options_type: type[T], default: T, args: list[str], prog: str) -> T:
@@ -23,7 +26,9 @@ def parse_options(options_type: type[T], default: T, args: list[str], prog: str)
     stderr = io.StringIO()
     try:
         with contextlib.redirect_stderr(stderr):
-            return tyro.cli(options_type, default=default, args=args, prog=prog)
+            return tyro.cli(
+                options_type, default=default, args=args, prog=prog, registry=OPTION_TYPES
+            )
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
@@ -54,7 +59,16 @@ def summarize_tyro_error(box: str) -> str:
     lines = [line.strip("│╭╮╰╯─ \t") for line in box.splitlines()[1:-1]]
     text = " ".join(line for line in lines if line.strip("-"))
     message = re.split(r" Perhaps you meant| Argument helptext| For full helptext", text)[0]
+    if match := re.fullmatch(r"Missing from (.*?): (.*) \(required\)", message):
+        command = match[1].removeprefix("lookfurther ")
+        return f"{command} needs {_join_missing(match[2].split(' (required) '))}"
     suggestions = re.findall(r"(--[\w.-]+)", text.partition("Perhaps you meant")[2])
     suggestions = [name for name in dict.fromkeys(suggestions) if name != "--help"][:3]
     hint = f": did you mean {' or '.join(suggestions)}?" if suggestions else ""
     return message.rstrip(". ") + hint
+
+
+def _join_missing(missing: list[str]) -> str:
+    """Join arguments with their help: NAME (the set) and --out (the new folder)."""
+    named = (re.fullmatch(r"(--\S+|\S+)(?: [A-Z]+(?= ))? (.*)", entry) for entry in missing)
+    return " and ".join(f"{match[1]} ({match[2]})" for match in named if match)

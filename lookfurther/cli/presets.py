@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from lookfurther.errors import ConfigError
+from dataclasses import dataclass
+
 from lookfurther.presets import PRESETS, SCALES
 
 
-def run(args: list[str]) -> int:
+@dataclass(frozen=True)
+class PresetsOptions:
+    """List the presets and scales with the settings that they change."""
+
+
+def run(options: PresetsOptions) -> int:
     """Print the presets and scales with the settings they change."""
-    if args:
-        raise ConfigError(f"presets has no options: remove {args[0]!r}")
     for title, table in (("presets", PRESETS), ("scales, --scale", SCALES)):
         print(f"{title}:")
         for name, (place, overrides) in table.items():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lookfurther.cli.parsing import parse_options
+from lookfurther.cli.parsing import Flag, parse_options
 from lookfurther.config import Config, EnvConfig, replace
 from lookfurther.demos import catalog
 from lookfurther.errors import ConfigError
@@ -37,11 +37,11 @@ class RecordOptions:
     """seed of the first episode of the set; each later episode adds one"""
     keys: tuple[str, ...] = ()
     """ACTION=KEY pairs, such as forward=up 5=space; not for Atari"""
-    real_time: bool = False
+    real_time: Flag = False
     """do not wait for a key before each step; Atari never waits"""
     idle: int = 0
     """action of a real-time step if no key is held; not for Atari"""
-    open: bool = False
+    open: Flag = False
     """open the page in the browser"""
     environment: EnvConfig = field(default_factory=EnvConfig)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -15,7 +16,11 @@ from lookfurther.errors import ConfigError
 class ReportOptions:
     """Write one page of tables and figures from run folders, with files of each."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: Annotated[
+        tuple[Path, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)"),
+    ]
     """run folders, or folders that contain them"""
     out: Path = Path("report")
     """folder for the page and its files"""

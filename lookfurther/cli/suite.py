@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from lookfurther.cli.parsing import parse_options
+from lookfurther.system.formatting import pluralize
 from lookfurther.system.printable import MAX_MESSAGE_LENGTH, make_printable
 from lookfurther.training.metrics import get_metric
 
@@ -38,8 +39,8 @@ class SuiteOptions:
 
     suite: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE|NAME")] = tyro.MISSING
     """a TOML file, or a suite of the package: paper, ablation"""
-    out: Path = Path()
-    """folder for the run folders; empty: runs/ and the name of the suite"""
+    out: Path | None = None
+    """folder for the run folders; none: runs/ and the name of the suite"""
     modules: tuple[str, ...] = ()
     """modules that the suite may use: they register environments or define wrappers"""
 
@@ -50,7 +51,7 @@ def run(args: list[str]) -> int:
     from lookfurther.evaluation import suite
 
     name, data = suite.read_suite(options.suite)
-    out = options.out if options.out != Path() else Path("runs") / name
+    out = options.out or Path("runs") / name
     jobs = suite.build_jobs(data, out, options.modules)
     with open_status_board(jobs) as board:
         suite.run_jobs(jobs, board.update)
@@ -74,7 +75,7 @@ def open_status_board(jobs: Sequence[SuiteJob]) -> Iterator[StatusBoard]:
 
     console = Console()
     if not console.is_terminal or console.is_dumb_terminal:
-        print(f"{len(jobs)} runs: {format_counts(jobs)}", flush=True)
+        print(f"{pluralize(len(jobs), 'run')}: {format_counts(jobs)}", flush=True)
         yield StatusBoard(jobs, console, None)
         return
     from rich.live import Live

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-
-from lookfurther.cli.parsing import parse_options
-from lookfurther.config import Config
-from lookfurther.errors import ConfigError
-from lookfurther.presets import PRESETS, preset
+from lookfurther.cli.parsing import Flag
+from lookfurther.cli.preset_options import PresetOptions, parse_preset_options, split_preset
+from lookfurther.presets import preset
+from lookfurther.system.formatting import pluralize
 from lookfurther.validation import validate
 
 if TYPE_CHECKING:
@@ -20,28 +18,33 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TrainOptions:
+class TrainOptions(PresetOptions):
     """Train an agent. Every setting of the configuration is an option."""
 
-    config: Annotated[Config, tyro.conf.arg(name="")]
-    resume: bool = False
+    resume: Flag = False
     """continue from the newest valid checkpoint of the run folder"""
     init: Path | None = None
     """start with the weights of a run, a checkpoint, an export or a safetensors file"""
+    quiet: Flag = False
+    """print only warnings and the summary at the end"""
+
+
+def parse_train_options(args: list[str]) -> TrainOptions:
+    """Parse the arguments; the preset comes first."""
+    name, scale, rest = split_preset(args)
+    defaults = TrainOptions(name, scale, preset(name, scale))
+    return parse_preset_options(defaults, rest, "lookfurther train")
 
 
 def run(args: list[str]) -> int:
     """Train, draw the learning curve and print a summary."""
-    name, scale, rest = split_preset(args)
-    options = parse_options(
-        TrainOptions, TrainOptions(preset(name, scale)), rest, f"lookfurther train {name}"
-    )
+    options = parse_train_options(args)
     config = validate(options.config)
     from lookfurther.report.learning_curve import plot_learning_curve
-    from lookfurther.training.console import print_line
+    from lookfurther.system.output import print_line
     from lookfurther.training.train import train
 
-    summary = train(config, resume=options.resume, init=options.init)
+    summary = train(config, resume=options.resume, init=options.init, quiet=options.quiet)
     folder = summary.folder
     plot_learning_curve(folder / "metrics.jsonl", folder / "curve.png")
     print_line(f"{format_training_summary(summary)}\nrun folder: {folder}")
@@ -62,22 +65,7 @@ def format_training_summary(summary: Summary) -> str:
     }
     known = ", ".join(f"{n} {format_score(r)}" for n, r in returns.items() if not math.isnan(r))
     return (
-        f"{summary.step:,} steps, {summary.updates:,} updates, {summary.episodes:,} episodes in"
-        f" {summary.minutes:.1f} min; {known or 'no episode has ended yet'}"
+        f"{pluralize(summary.step, 'step')}, {pluralize(summary.updates, 'update')},"
+        f" {pluralize(summary.episodes, 'episode')} in {summary.minutes:.1f} min;"
+        f" {known or 'no episode has ended yet'}"
     )
-
-
-def split_preset(args: list[str]) -> tuple[str, str, list[str]]:
-    """Return (preset, scale, other arguments); the first two determine all defaults."""
-    args = list(args)
-    scale = "paper"
-    for i, arg in enumerate(args):
-        if arg == "--scale" or arg.startswith("--scale="):
-            scale = arg.partition("=")[2] or (args[i + 1] if i + 1 < len(args) else "")
-            del args[i : i + (1 if "=" in arg else 2)]
-            break
-    if args and not args[0].startswith("-"):
-        return args[0], scale, args[1:]
-    if "-h" in args or "--help" in args:
-        return "apex-dqfd", scale, args
-    raise ConfigError(f"train needs a preset: one of {', '.join(PRESETS)}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lookfurther.cli.parsing import check_writable, parse_options
+from lookfurther.cli.parsing import Flag, check_writable, parse_options
 from lookfurther.errors import ConfigError
 from lookfurther.system.formatting import format_number
 from lookfurther.system.printable import make_printable
@@ -39,7 +39,7 @@ class VideoOptions:
     """seed of the agent's first episode; each later episode adds one"""
     speed: float = 0.0
     """playback speed; 0: fast enough that no episode lasts more than a minute"""
-    watch: bool = False
+    watch: Flag = False
     """play live in the browser instead, one pair after another"""
     host: str = "127.0.0.1"
     """address of the page"""
@@ -110,10 +110,8 @@ def watch_live(options: VideoOptions, agent: Agent, experts: list[ExpertEpisode]
     from lookfurther.recorder.watch import WatchSession
 
     def announce(address: str) -> None:
-        print(
-            f"watch {make_printable(agent.config.env)} at {address}; press Ctrl-C to stop",
-            flush=True,
-        )
+        print(f"watch {make_printable(agent.config.env)} at {address}")
+        print("press Ctrl-C to stop", flush=True)
 
     source = WatchSession(agent, experts, options.seed, LIVE_WIDTH)
     with contextlib.suppress(KeyboardInterrupt):

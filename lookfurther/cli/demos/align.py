@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import tyro
 
-from lookfurther.cli.demos.arguments import Flag, SetName
-from lookfurther.cli.demos.formatting import format_episode_size, pluralize
+from lookfurther.cli.demos.arguments import NewSetName, SetName
+from lookfurther.cli.demos.formatting import format_episode_size
 from lookfurther.cli.demos.transfer import print_saved_set
+from lookfurther.cli.parsing import Flag
 from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode
 from lookfurther.errors import DemonstrationError
-from lookfurther.system.formatting import format_number
+from lookfurther.system.formatting import format_number, pluralize
 from lookfurther.system.processes import parallel_map
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class AlignOptions:
 
     source: SetName = tyro.MISSING
     """the set"""
-    name: str = ""
+    name: NewSetName = ""
     """the new set"""
     starts: Flag = False
     """play each episode from power-on and after 1, 2 and 3 no-op frames, as an agent does"""

@@ -6,18 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lookfurther.cli.tables import format_table
-from lookfurther.system.formatting import format_number
+from lookfurther.system.formatting import format_number, pluralize
 from lookfurther.system.printable import MAX_MESSAGE_LENGTH, make_printable
 
 if TYPE_CHECKING:
     from lookfurther.demos.episode import Audit, Episode
 
 MAX_BAR_CHARS = 32
-
-
-def pluralize(count: int, noun: str) -> str:
-    """Format a count: 1 episode, 2 episodes."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def format_histogram(counts: Mapping[str, int]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lookfurther.cli.demos.arguments import EnvId, RunPath
+from lookfurther.cli.demos.arguments import EnvId, NewSetName, RunPath
 from lookfurther.cli.demos.formatting import format_audited_episode
 from lookfurther.cli.demos.transfer import check_env_config, print_saved_set
 from lookfurther.config import EnvConfig
@@ -33,7 +33,7 @@ class SearchOptions:
 
     game: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="GAME")] = tyro.MISSING
     """such as MontezumaRevenge, montezuma_revenge or ALE/MontezumaRevenge-v5"""
-    name: str = ""
+    name: NewSetName = ""
     """the new set"""
     frames: int = 10_000_000
     """emulator frames to play"""
@@ -53,7 +53,7 @@ class BotOptions:
 
     env: EnvId = tyro.MISSING
     """the level, such as BabyAI-GoToLocal-v0"""
-    name: str = ""
+    name: NewSetName = ""
     """the new set"""
     episodes: int = 10
     """number of episodes"""
@@ -68,7 +68,7 @@ class AgentOptions:
 
     run: RunPath = tyro.MISSING
     """its run folder or checkpoint"""
-    name: str = ""
+    name: NewSetName = ""
     """the new set"""
     episodes: int = 10
     """number of episodes"""

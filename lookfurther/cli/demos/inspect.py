@@ -11,18 +11,15 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from lookfurther.cli.demos.arguments import Flag, SetName
-from lookfurther.cli.demos.formatting import (
-    format_audit,
-    format_histogram,
-    pluralize,
-)
+from lookfurther.cli.demos.arguments import SetName
+from lookfurther.cli.demos.formatting import format_audit, format_histogram
+from lookfurther.cli.parsing import Flag, check_writable
 from lookfurther.cli.tables import format_table
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode
 from lookfurther.demos.metadata import DemoSetDescription
-from lookfurther.errors import DemonstrationError
-from lookfurther.system.formatting import format_number
+from lookfurther.errors import ConfigError, DemonstrationError
+from lookfurther.system.formatting import format_number, pluralize
 from lookfurther.system.printable import make_printable
 
 MAX_ORIGIN_CHARS = 300  # per line about the origin of a set
@@ -76,6 +73,10 @@ def _set_row(name: str, description: DemoSetDescription) -> tuple[str, ...]:
 
 def show_set(options: ShowOptions) -> int:
     """Print a summary of a set, and draw its contact sheet."""
+    if options.sheet is not None:
+        if options.sheet.suffix != ".png":
+            raise ConfigError(f"--sheet {options.sheet} must end in .png")
+        check_writable("--sheet", options.sheet)
     demo_set = catalog.open_set(options.name)
     summary = summarize_set(demo_set)
     text = format_summary(summary, demo_set.description)

@@ -10,17 +10,18 @@ from functools import partial
 import tyro
 
 from lookfurther.cli.demos.arguments import OutputPath, SetName, SetNames
-from lookfurther.cli.demos.formatting import format_audit, pluralize
+from lookfurther.cli.demos.formatting import format_audit
 from lookfurther.cli.parsing import check_writable
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode, best_episode_index
 from lookfurther.errors import ConfigError, DemonstrationError
-from lookfurther.system.formatting import format_number
+from lookfurther.system.formatting import format_number, pluralize
 from lookfurther.system.printable import make_printable
 from lookfurther.system.processes import parallel_map
 
 ATARI_FPS, OTHER_FPS = 60.0, 10.0  # emulator frames per second; steps of other environments
 MAX_VIDEO_FPS = 30.0  # above it, frames are skipped
+MAX_SCALE = 32  # factor by which frames can be enlarged
 MIN_VIDEO_HEIGHT = 420  # pixels that small frames are enlarged to
 
 
@@ -93,6 +94,10 @@ def animate_set(options: PlayOptions) -> int:
 
     check_video_path(options.out)
     check_writable("OUT", options.out)
+    if not 0 < options.speed <= 1000:
+        raise ConfigError(f"--speed must be above 0 and at most 1000, not {options.speed:g}")
+    if not 0 <= options.scale <= MAX_SCALE:
+        raise ConfigError(f"--scale must be 0 ... {MAX_SCALE}, not {options.scale}")
     demo_set = catalog.open_set(options.name)
     name, episodes = demo_set.name, demo_set.episodes
     index = best_episode_index(episodes) if options.episode == -1 else options.episode
@@ -128,7 +133,5 @@ def select_steps(options: PlayOptions, length: int, rate: float) -> tuple[list[i
     end = options.end or length
     if not 0 <= options.begin < end <= length:
         raise ConfigError(f"--begin and --end must be in 0 ... {length}, in this order")
-    if not 0 < options.speed <= 1000:
-        raise ConfigError(f"--speed must be above 0 and at most 1000, not {options.speed:g}")
     stride = math.ceil(rate * options.speed / MAX_VIDEO_FPS)
     return list(range(options.begin, end + 1, stride)), rate * options.speed / stride

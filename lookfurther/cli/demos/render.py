@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lookfurther.cli.demos.formatting import format_episode_size, pluralize
+from lookfurther.cli.demos.formatting import format_episode_size
 from lookfurther.config import EnvConfig
 from lookfurther.demos.catalog import DemoSet
 from lookfurther.demos.episode import Episode
@@ -20,6 +20,7 @@ from lookfurther.demos.playback import (
     step_ends,
 )
 from lookfurther.errors import DemonstrationError
+from lookfurther.system.formatting import pluralize
 from lookfurther.system.printable import make_printable
 from lookfurther.types import Spec
 

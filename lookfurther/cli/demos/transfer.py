@@ -10,12 +10,12 @@ from pathlib import Path
 
 import tyro
 
-from lookfurther.cli.demos.arguments import Flag, InputFiles, OutputPath, SetName, SetNames
+from lookfurther.cli.demos.arguments import InputFiles, NewSetName, OutputPath, SetName, SetNames
 from lookfurther.cli.demos.formatting import (
     format_audited_episode,
     format_episode_size,
-    pluralize,
 )
+from lookfurther.cli.parsing import Flag, check_writable
 from lookfurther.config import Config, EnvConfig, replace
 from lookfurther.demos import catalog, importers, storage
 from lookfurther.demos.episode import Episode
@@ -23,7 +23,7 @@ from lookfurther.demos.importers import ImportedDemos, action_sequence
 from lookfurther.demos.metadata import check_same_origin
 from lookfurther.demos.playback import count_ambiguous_steps
 from lookfurther.errors import ConfigError, DemonstrationError
-from lookfurther.system.formatting import format_number
+from lookfurther.system.formatting import format_number, pluralize
 from lookfurther.system.processes import parallel_map
 from lookfurther.validation import validate
 
@@ -36,7 +36,7 @@ class ImportOptions:
 
     files: InputFiles = ()
     """openai/atari-demo files, action sequences (.npz), Minari datasets, or folders of them"""
-    name: str = ""
+    name: NewSetName = ""
     """the new set, such as montezuma or montezuma/human-v0"""
     env: str = ""
     """environment id, if a file does not name its own"""
@@ -63,7 +63,7 @@ class MergeOptions:
 
     sources: SetNames = ()
     """the sets, of one environment with the same settings"""
-    name: str = ""
+    name: NewSetName = ""
     """the new set"""
 
 
@@ -152,6 +152,7 @@ def export_set(options: ExportSetOptions) -> int:
     """Write the files and print their names."""
     if options.out.suffix != ".npz":
         raise ConfigError(f"{options.out} must end in .npz")
+    check_writable("OUT", options.out)
     name, description, episodes = catalog.open_set(options.name)
     if not description.origin.game:
         raise DemonstrationError(
@@ -162,7 +163,6 @@ def export_set(options: ExportSetOptions) -> int:
         raise DemonstrationError(
             f"{name} has sticky actions, which an action sequence cannot store"
         )
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     for i, episode in enumerate(episodes):
         out = options.out
         if len(episodes) > 1:
