@@ -18,6 +18,8 @@ from lookfurther.system.openmp import set_brief_waits
 if TYPE_CHECKING:
     from lookfurther.agent import Agent
     from lookfurther.config import Config, replace
+    from lookfurther.demos.episode import Episode
+    from lookfurther.demos.saved_demos import load_demos, save_demos
     from lookfurther.errors import LookFurtherError
     from lookfurther.evaluation.evaluate import evaluate
     from lookfurther.presets import preset
@@ -34,12 +36,15 @@ _MODULE_OF = {
     "Agent": "lookfurther.agent",
     "Callback": "lookfurther.training.callbacks",
     "Config": "lookfurther.config",
+    "Episode": "lookfurther.demos.episode",
     "LookFurtherError": "lookfurther.errors",
     "Spec": "lookfurther.types",
     "Summary": "lookfurther.training.summary",
     "evaluate": "lookfurther.evaluation.evaluate",
+    "load_demos": "lookfurther.demos.saved_demos",
     "preset": "lookfurther.presets",
     "replace": "lookfurther.config",
+    "save_demos": "lookfurther.demos.saved_demos",
     "train": "lookfurther.training.train",
 }
 
@@ -47,14 +52,21 @@ __all__ = [
     "Agent",
     "Callback",
     "Config",
+    "Episode",
     "LookFurtherError",
     "Spec",
     "Summary",
     "evaluate",
+    "load_demos",
     "preset",
     "replace",
+    "save_demos",
     "train",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,14 +15,18 @@ from lookfurther.envs.trust import find_untrusted, import_modules
 from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.networks import (
     NetworkBuilder,
+    count_parameters,
     load_network_weights,
     make_network_builder,
     q_values,
 )
 from lookfurther.rollout import select_actions
 from lookfurther.training import checkpoint_metadata
+from lookfurther.training.best_checkpoint import EVALUATION_EPSILON
+from lookfurther.training.hardware import resolve_device
 from lookfurther.training.saved_weights import find_checkpoint
 from lookfurther.types import Spec
+from lookfurther.user_network import build_network
 
 
 class Agent:
@@ -54,30 +59,75 @@ class Agent:
             raise CheckpointError(f"{path} was made with {reason}")
         return agent
 
-    @torch.no_grad()
-    def q_values(self, observations: np.ndarray) -> np.ndarray:
-        """f(x, a) [m, A], in the transformed space, of observations [m, ...]."""
-        inputs = torch.from_numpy(observations).to(self.device)
-        return q_values(self.network, inputs).cpu().numpy()
+    def __repr__(self) -> str:
+        return (
+            f"Agent({self.config.env}, {self.config.preset}, step {self.step:,},"
+            f" {count_parameters(self.network):,} parameters on {self.device})"
+        )
 
-    def act(self, observations: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
+    @torch.no_grad()
+    def q_values(self, observations: Any) -> np.ndarray:
+        """f(x, a) [m, A], in the transformed space, of observations [m, ...], or [A] of one."""
+        batch, is_single = self._to_batch(observations)
+        q = q_values(self.network, torch.from_numpy(batch).to(self.device)).cpu().numpy()
+        return q[0] if is_single else q
+
+    def act(self, observations: Any, epsilon: float = 0.0) -> np.ndarray:
         """Actions [m] for observations [m, ...], or one action for a single observation."""
-        observations = np.asarray(observations, dtype=self.spec.dtype)
-        shape = self.spec.observation_shape
-        if observations.shape == shape:
-            return self.act(observations[None], epsilon)[0]
-        if observations.shape[1:] != shape:
+        if not 0 <= epsilon <= 1:
+            raise ValueError(f"epsilon must be 0 ... 1, not {epsilon}")
+        batch, is_single = self._to_batch(observations)
+        actions = select_actions(self.network, batch, epsilon, self.generator)
+        return actions[0] if is_single else actions
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+    ) -> tuple[np.ndarray, Any]:
+        """The action or actions, and `state`, with the signature of stable-baselines3.
+
+        The greedy action if `deterministic`; otherwise a random one with the probability of
+        evaluations, 0.001. The network is not recurrent: `state` and `episode_start` have no
+        effect.
+        """
+        return self.act(observation, 0.0 if deterministic else EVALUATION_EPSILON), state
+
+    def _to_batch(self, observations: Any) -> tuple[np.ndarray, bool]:
+        """Observations as a batch [m, ...], and whether it was a single observation.
+
+        An image may also have the layout of its environment, if frames are not stacked.
+        """
+        array, shape = np.asarray(observations), self.spec.observation_shape
+        wanted = "integers" if self.spec.dtype == "uint8" else "numbers"
+        if array.dtype.kind not in ("iub" if self.spec.dtype == "uint8" else "fiub"):
+            raise ValueError(f"observations must be {wanted}, not of type {array.dtype}")
+        array = array.astype(self.spec.dtype, copy=False)
+        if shape not in (array.shape, array.shape[1:]) and self._is_env_image(array.shape):
+            array = np.moveaxis(array, -1, -3)
+        if array.shape == shape:
+            return np.ascontiguousarray(array[None]), True
+        if array.shape[1:] != shape:
             raise ValueError(
-                f"observations must have shape (m, {', '.join(map(str, shape))}),"
-                f" not {observations.shape}"
+                f"observations must have shape {shape} or (m, {', '.join(map(str, shape))}),"
+                f" not {np.shape(observations)}"
             )
-        return select_actions(self.network, observations, epsilon, self.generator)
+        return np.ascontiguousarray(array), False
+
+    def _is_env_image(self, shape: tuple[int, ...]) -> bool:
+        """Whether images of this shape are those of the environment, channels last."""
+        channels, *image = self.spec.observation_shape
+        is_hwc = self.config.environment.layout == "hwc" and self.spec.stack == 1
+        return is_hwc and len(image) == 2 and shape[-3:] == (*image, channels)
 
 
 def read_agent(
     path: str | Path, network: NetworkBuilder | None = None, device: str | torch.device = "cpu"
 ) -> Agent:
     """`Agent.load` without the check of modules, for callers that never build the environment."""
+    device = resolve_device(str(device), setting="device")
     saved = find_checkpoint(Path(path), ("weights",))
     config = checkpoint_metadata.get_config(saved)
     spec = checkpoint_metadata.get_network_spec(saved)
@@ -86,7 +136,7 @@ def read_agent(
         build = network or make_network_builder(config.network)
         if network is None:
             _check_weight_shapes(build, spec, weights)
-        module = build(spec)
+        module = build_network(build, spec)
         load_network_weights(module, weights)
     except (CheckpointError, ConfigError) as error:
         raise CheckpointError(f"{path}: {error}") from None

@@ -32,6 +32,9 @@ class EpisodeResult(NamedTuple):
     def steps(self) -> int:
         return len(self.rewards)
 
+    def __repr__(self) -> str:
+        return f"EpisodeResult(score={self.score:g}, steps={self.steps})"
+
 
 Policy = Callable[[np.ndarray], np.ndarray]  # observations [m, ...] to actions [m]
 

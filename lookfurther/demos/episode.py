@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from lookfurther.demos.episode_arrays import to_actions, to_planes, to_rewards
 from lookfurther.envs.emulator import DEFAULT_VARIANT, GameVariant
 from lookfurther.errors import DemonstrationError
 from lookfurther.types import BEST, END, FIRST, TERMINAL, TRUNCATED, Chunk, Spec
@@ -75,6 +77,38 @@ class Episode:
     seed: int | None = None  # of the reset, if known
     input_log: InputLog | None = None  # only of Atari games
     audit: Audit | None = None
+
+    @classmethod
+    def from_arrays(
+        cls,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        *,
+        terminal: bool = True,
+        layout: str = "hwc",
+        seed: int | None = None,
+    ) -> Episode:
+        """An episode of what an environment returned: T + 1 observations, T actions, T rewards.
+
+        Observations are vectors or images; the last one follows the last action. `terminal` is
+        False if the episode was truncated. Images with channels have the axes of `layout`, hwc or
+        chw. `seed` is that of the reset, if known: with it, the episode can be replayed.
+        """
+        planes, steps = to_planes(observations, layout), to_actions(actions)
+        episode = cls(planes, steps, to_rewards(rewards), bool(terminal), seed)
+        if not len(planes) - 1 == len(steps) == len(episode.rewards):
+            raise DemonstrationError(
+                "an episode of T actions has T rewards and T + 1 observations, not"
+                f" {len(steps)} actions, {len(episode.rewards)} rewards and {len(planes)}"
+                " observations"
+            )
+        return episode
+
+    def __repr__(self) -> str:
+        end = "terminal" if self.terminal else "truncated"
+        shape, dtype = self.planes.shape[1:], self.planes.dtype
+        return f"Episode({len(self)} steps, return {self.score:g}, {end}, planes {shape} {dtype})"
 
     @property
     def score(self) -> float:

@@ -25,7 +25,7 @@ from lookfurther.envs.human_starts import (
     make_human_start_envs,
 )
 from lookfurther.envs.naming import is_atari
-from lookfurther.errors import DemonstrationError
+from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.evaluation.results import (
     DEFAULT_EPSILON,
     Evaluation,
@@ -64,6 +64,10 @@ def evaluate(
     env: Callable[[], gymnasium.Env] | None = None,
 ) -> list[EpisodeResult]:
     """Play `episodes` from no-op starts at a small epsilon; the same seed gives the same scores."""
+    if not isinstance(agent, Agent):
+        raise ConfigError(f"agent must be an Agent, not {type(agent).__name__}: Agent.load(run)")
+    if not isinstance(episodes, int) or episodes < 1:
+        raise ConfigError(f"episodes must be a whole number of 1 or more, not {episodes!r}")
     env_config = evaluation_env_config(agent.config.environment)
     lanes = count_lanes(episodes, lanes, agent.device)
     with closing(make_noop_envs(env or agent.config.env, env_config, lanes, seed)) as envs:

@@ -52,21 +52,21 @@ def metric_series(rows: MetricRows, key: str, x_key: str = "step") -> MetricSeri
 
 
 def plot_learning_curve(
-    metrics: Path,
-    out: Path,
+    metrics: str | Path,
+    out: str | Path,
     references: Mapping[str, float] | None = None,
-    other_runs: Mapping[str, Path] | None = None,
+    other_runs: Mapping[str, str | Path] | None = None,
 ) -> None:
     """Plot a run's returns and losses, with reference scores and the returns of other runs."""
     from matplotlib.figure import Figure
 
-    rows = _read_rows(metrics)
+    rows = _read_rows(Path(metrics))
     figure = Figure(figsize=(8, 5.5), dpi=200)
     figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.08)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     style_axes(upper, "return")
     style_axes(lower, "loss")
-    _plot_returns(upper, rows, other_runs or {})
+    _plot_returns(upper, rows, {name: Path(p) for name, p in (other_runs or {}).items()})
     _plot_references(upper, references or {})
     _plot_losses(lower, rows)
     for axes in (upper, lower):
@@ -74,7 +74,7 @@ def plot_learning_curve(
     lower.set_xlim(left=0)
     lower.set_xlabel("agent steps", color=TEXT_COLOUR, fontsize=11)
     figure.align_ylabels()
-    with atomic_replace(out) as temporary:
+    with atomic_replace(Path(out)) as temporary:
         figure.savefig(temporary, format="png")
 
 
