@@ -1,13 +1,12 @@
-"""How far values have propagated back along a demonstration, in a run or from demos alone.
+"""How far values propagate back along a demonstration, learned from demonstrations alone.
 
-    python -m analysis.values DEMOS [--run FOLDER] [--at STEP ...] [--preset NAME] [--updates N]
+    python -m analysis.values DEMOS [--at STEP ...] [--preset NAME] [--updates N]
                                 [--vary SETTING=VALUE ...] [--json FILE]
 
-With --run: evaluates the best weights of a run on the best episode of the demonstrations. Without:
-learns from the demonstrations alone, once with the settings of the preset and once more for each
---vary. Prints the fraction of steps at which the greedy action is the human's; how far h(V) is
-below h of the discounted return, on average and at the given steps (or at points along the
-episode); and the median one-step error, which is noise where values have converged.
+Learns once with the settings of the preset and once more for each --vary. Prints the fraction of
+steps at which the greedy action is the human's; how far h(V) is below h of the discounted return,
+on average and at the given steps (or at points along the episode); and the median one-step error,
+which is noise where values have converged. `lookfurther analyse` shows the same of a run.
 """
 
 from __future__ import annotations
@@ -15,19 +14,17 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from benchmarks.measure import add_json_option, machine_info, write_report
-from lookfurther import Agent
+from lookfurther.analysis.values import DemonstrationValues, values_along_episode
 from lookfurther.config import Config, replace
 from lookfurther.demos import catalog
 from lookfurther.demos.episode import Episode, best_episode_index
-from lookfurther.losses import value_of_action
+from lookfurther.learner import Learner
 from lookfurther.networks import make_network_builder, network_value_transform
 from lookfurther.presets import preset
 from lookfurther.replay.mixture import ReplayMixture
@@ -40,50 +37,39 @@ UPDATES_PER_CALL = 8  # as in an iteration of the loop on a GPU
 PRINTED_POINTS = 10  # of the curve that is printed
 
 
-def discounted_returns(episode: Episode, gamma: float) -> np.ndarray:
-    """The discounted return [T] from every step of an episode."""
-    total, returns = 0.0, np.zeros(len(episode.rewards))
-    for t in reversed(range(len(returns))):
-        total = returns[t] = float(episode.rewards[t]) + gamma * total
-    return returns
-
-
-def stacked_observations(episode: Episode, spec: Spec) -> torch.Tensor:
-    """The stacked observations of every step [T, ...]."""
-    blank = np.zeros((spec.stack - 1, *episode.planes.shape[1:]), episode.planes.dtype)
-    planes = torch.from_numpy(np.concatenate([blank, episode.planes]))
-    stacks = [planes[i : i + len(episode.actions)] for i in range(spec.stack)]
-    return torch.cat(stacks, 1)
-
-
-@torch.no_grad()
-def values_along_episode(
-    network: nn.Module, episode: Episode, spec: Spec, config: Config
-) -> dict[str, Any]:
-    """Agreement of a network with an episode, and h(V) compared with h of the return."""
-    device = next(network.parameters()).device
-    batches = stacked_observations(episode, spec).split(256)
-    q = torch.cat([network(x.to(device)).float().cpu() for x in batches])
-    gamma = config.learner.gamma
-    operator = network_value_transform(network, config.learner)
-    goal = operator.h(torch.from_numpy(discounted_returns(episode, gamma))).float()
-    v, a = q.max(-1).values, torch.from_numpy(episode.actions.astype(np.int64))
-    rewards = torch.from_numpy(episode.rewards[:-1])
-    td_error = value_of_action(q, a)[:-1] - operator.h(rewards + gamma * operator.h_inv(v[1:]))
-    return {
-        "agreement": float((q.argmax(-1) == a).float().mean()),
-        "noise": float(td_error.abs().median()),
-        "short": float((goal - v).mean()),
-        "curve": list(zip(range(len(v)), v.tolist(), goal.tolist(), strict=True)),
-    }
-
-
 def select_points(curve: list[Any], at: Sequence[int]) -> list[Any]:
     """The curve at these steps, or at evenly spaced ones."""
     invalid = [t for t in at if not 0 <= t < len(curve)]
     if invalid:
         raise SystemExit(f"--at {invalid[0]}: the episode has steps 0 to {len(curve) - 1}")
     return [curve[t] for t in at] or curve[:: -(-len(curve) // PRINTED_POINTS)]
+
+
+def summarize_values(values: DemonstrationValues) -> dict[str, Any]:
+    """Agreement with the episode, and h(V) compared with h of the return."""
+    v, goal = values.max_value.tolist(), values.transformed_return.tolist()
+    return {
+        "agreement": values.agreement,
+        "noise": values.noise,
+        "short": values.shortfall,
+        "curve": list(zip(range(len(v)), v, goal, strict=True)),
+    }
+
+
+def learner_values(
+    learner: Learner, episode: Episode, spec: Spec, config: Config
+) -> DemonstrationValues:
+    """The values of a learner's compute network along an episode."""
+    network = learner.online_weights.compute_network
+    device = next(network.parameters()).device
+
+    @torch.no_grad()
+    def q_function(observations: np.ndarray) -> np.ndarray:
+        with learner.online_weights.autocast():
+            return network(torch.from_numpy(observations).to(device)).float().cpu().numpy()
+
+    transform = network_value_transform(network, config.learner)
+    return values_along_episode(q_function, episode, spec.stack, config, transform)
 
 
 def learn_from_demos(
@@ -103,13 +89,8 @@ def learn_from_demos(
     while learner.updates < updates:
         runner.run(min(UPDATES_PER_CALL, updates - learner.updates))
     learner.raise_if_diverged()
-    with learner.online_weights.autocast():
-        values = values_along_episode(
-            learner.online_weights.compute_network,
-            episodes[best_episode_index(episodes)],
-            spec,
-            config,
-        )
+    best_episode = episodes[best_episode_index(episodes)]
+    values = summarize_values(learner_values(learner, best_episode, spec, config))
     return values | runner.compute_mean_terms() | {"seconds": time.perf_counter() - start}
 
 
@@ -130,7 +111,6 @@ def replace_setting(config: Config, assignment: str) -> Config:
 def parse_arguments() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("demos")
-    options.add_argument("--run", type=Path, help="evaluate the best weights of this run")
     options.add_argument("--at", type=int, nargs="+", default=(), help="show values at these steps")
     options.add_argument("--preset", default="apex-dqfd-deeper")
     options.add_argument("--updates", type=int, default=60_000)
@@ -144,22 +124,10 @@ def main() -> None:
     demo_set = catalog.open_set(options.demos)
     spec = demo_set.description.spec
     result: dict[str, Any] = {"surroundings": machine_info(["torch"]), "found": {}}
-    if options.run:
-        agent = Agent.load(options.run)
-        values = values_along_episode(
-            agent.network,
-            demo_set.episodes[best_episode_index(demo_set.episodes)],
-            spec,
-            agent.config,
-        )
-        result["found"][f"{options.run.name} at step {agent.step:,}"] = values
-    else:
-        config = preset(options.preset, env=spec.env, demos=(options.demos,))
-        for name in ("unchanged", *options.vary):
-            settings = replace_setting(config, name) if "=" in name else config
-            result["found"][name] = learn_from_demos(
-                settings, spec, demo_set.episodes, options.updates
-            )
+    config = preset(options.preset, env=spec.env, demos=(options.demos,))
+    for name in ("unchanged", *options.vary):
+        settings = replace_setting(config, name) if "=" in name else config
+        result["found"][name] = learn_from_demos(settings, spec, demo_set.episodes, options.updates)
     for values in result["found"].values():
         values["curve"] = select_points(values["curve"], options.at)
     text = "\n".join(format_values(name, values) for name, values in result["found"].items())

@@ -49,7 +49,6 @@ SHORT_OPTIONS = {
     "values": ("--preset apex-dqfd --updates 1 --at 0 9", {"found"}),
     "storage": ("--rounds 1 --steps 100", {"ways"}),
     "curves": ("", set()),
-    "moments": ("--steps 3", {"found"}),
 }
 # Commands that `test_docs.py` only parses, and what they need.
 NOT_RUN = {

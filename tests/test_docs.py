@@ -22,6 +22,7 @@ import pytest
 from benchmarks import results_page
 from lookfurther import errors
 from lookfurther.cli import (
+    analyse,
     bench,
     checkpoint,
     demos,
@@ -169,6 +170,9 @@ def test_shell_lines_parse(page: str, words: list[str]) -> None:
 
 # Parsers of the commands with arguments.
 PARSERS = {
+    "analyse": lambda words: parse_options(
+        analyse.AnalyseOptions, analyse.AnalyseOptions(), words, "docs"
+    ),
     "bench": bench.parse_bench_options,
     "checkpoint": lambda words: parse_options(
         checkpoint.CheckpointOptions, checkpoint.CheckpointOptions(), words, "docs"

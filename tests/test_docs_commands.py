@@ -66,6 +66,7 @@ SHORT = {
     "train": RUN,
     "bench": f"{RUN} {ATARI} --seconds 0.05",
     "evaluate": "--episodes 2 --lanes 2",
+    "analyse": "--every 20 --steps 5 --episodes 2 --max-steps 20 --device cpu",
     "video": "--episodes 1",
     "demos agent": "--episodes 1",
 }

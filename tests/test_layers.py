@@ -47,7 +47,7 @@ LAYERS = (
     ("replay", "envs", "actor", "rollout", "demos"),
     ("objective", "objective_variants", "learner"),
     ("training",),
-    ("agent", "evaluation"),
+    ("agent", "evaluation", "analysis"),
     ("video", "report", "recorder"),
     ("cli", "__main__", ""),
 )

@@ -21,6 +21,9 @@ COMMANDS = CommandGroup(
             "RUN [--starts noop | human]", "play whole episodes and store the scores", "evaluate"
         ),
         "report": Command("RUN ... [--out DIR]", "write a page of tables and figures", "report"),
+        "analyse": Command(
+            "RUN [--demos SET]", "show where an agent leaves a demonstration", "analyse"
+        ),
         "video": Command("RUN [--out FILE] [--watch]", "show an agent next to the expert", "video"),
         "checkpoint": Command("RUN", "save a checkpoint of a run in progress", "checkpoint"),
         "suite": Command(

@@ -75,10 +75,15 @@ def _possible_planes(emulator: Emulator) -> Iterator[np.ndarray]:
     yield emulator.current_plane(not FUSED_MULTIPLY_ADD)
 
 
-def make_lane(env: str, env_config: EnvConfig, render: bool = False) -> Lane:
-    """A lane with one Gymnasium environment, which draws RGB images if `render` is set."""
+def make_lane(
+    env: str, env_config: EnvConfig, render: bool = False, index: int = 0, seed: int = 0
+) -> Lane:
+    """A lane with one Gymnasium environment, which draws RGB images if `render` is set.
+
+    `index` and `seed` determine the seeds of its episodes, as in training.
+    """
     env_spec = find_rendering_spec(env) if render else find_env_spec(env)
-    return Lane(EnvFactory(env_spec, env_config), 0, 0)
+    return Lane(EnvFactory(env_spec, env_config), index, seed)
 
 
 def play_lane(

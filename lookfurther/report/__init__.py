@@ -11,6 +11,12 @@ from lookfurther.report.runs import find_runs, group_runs, load_run
 from lookfurther.report.sections import SectionBuilder
 from lookfurther.system.files import write_text
 
+PAGE_REMARK = (
+    "Only runs that learn with the same settings are averaged; intervals are 95 % percentile"
+    " bootstrap intervals over seeds. Next to this page, every figure is a PNG, a PDF and an SVG"
+    " file, and every table a CSV and a LaTeX file."
+)
+
 
 def write_report(paths: Sequence[Path], out: Path) -> Path:
     """Write the report of the runs in these folders and return the path of its page."""
@@ -26,7 +32,9 @@ def write_report(paths: Sequence[Path], out: Path) -> Path:
         with rc_context({"text.parse_math": False}):  # names may contain dollar signs
             sections = SectionBuilder(groups, out).build_sections()
         notes = page.collect_notes(groups, [run for run in runs if not run.rows])
-        write_text(out / "index.html", page.render_page(groups, sections, notes))
+        header = page.make_report_header(groups, notes)
+        footer = page.PageFooter(PAGE_REMARK, page.training_versions(groups))
+        write_text(out / "index.html", page.render_page(header, sections, footer))
     except OSError as error:
         raise ConfigError(f"{out} cannot hold the report: {error}") from None
     return out / "index.html"

@@ -1,4 +1,4 @@
-"""The HTML page of a report: one file that needs nothing else."""
+"""HTML pages of reports and analyses: one file that needs nothing else."""
 
 from __future__ import annotations
 
@@ -33,6 +33,31 @@ class Section(NamedTuple):
     body: Markup
 
 
+class Card(NamedTuple):
+    """A picture with a few facts."""
+
+    picture: str  # a data URI; "" without a picture
+    title: str
+    facts: Sequence[tuple[str, str]]
+    remark: str
+
+
+class PageHeader(NamedTuple):
+    """The top of a page."""
+
+    program: str
+    title: str
+    facts: Sequence[tuple[str, str]]
+    notes: Sequence[str]
+
+
+class PageFooter(NamedTuple):
+    """The bottom of a page."""
+
+    remark: str
+    trained_with: Mapping[str, str]  # commit, machine and libraries of the runs
+
+
 def render_table(table: ReportTable) -> Markup:
     return _render_component("table", table)
 
@@ -44,6 +69,11 @@ def render_caption(text: str) -> Markup:
 def render_figure(svg: str, caption: str) -> Markup:
     """Render a figure of matplotlib, which escapes the text in its SVG itself."""
     return _render_component("figure", Markup(svg), caption)
+
+
+def render_cards(cards: Sequence[Card]) -> Markup:
+    """Show pictures next to one another."""
+    return _render_component("cards", cards)
 
 
 def render_tabs(name: str, parts: Mapping[str, Markup]) -> Markup:
@@ -93,20 +123,21 @@ def _group_differences(group: RunGroup) -> list[str]:
     return differences
 
 
-def render_page(
-    groups: Sequence[RunGroup], sections: Sequence[Section], notes: Sequence[str]
-) -> str:
+def render_page(header: PageHeader, sections: Sequence[Section], footer: PageFooter) -> str:
     """Render the page."""
+    return TEMPLATES.get_template("page.html").render(
+        header=header,
+        sections=sections,
+        footer=footer,
+        made_with=collect_versions() | {"date": _current_date()},
+    )
+
+
+def make_report_header(groups: Sequence[RunGroup], notes: Sequence[str]) -> PageHeader:
+    """The top of a report of these runs."""
     envs = list(dict.fromkeys(env_title(group.env) for group in groups))
     title = ", ".join(envs[:3]) + (f" and {len(envs) - 3} more" if len(envs) > 3 else "")
-    return TEMPLATES.get_template("page.html").render(
-        title=title,
-        facts=_page_facts(groups, len(envs)),
-        notes=notes,
-        sections=sections,
-        made_with=collect_versions() | {"date": _current_date()},
-        trained_with=_training_versions(groups),
-    )
+    return PageHeader("lookfurther report", title, _page_facts(groups, len(envs)), notes)
 
 
 def _current_date() -> str:
@@ -115,7 +146,7 @@ def _current_date() -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _training_versions(groups: Sequence[RunGroup]) -> dict[str, str]:
+def training_versions(groups: Sequence[RunGroup]) -> dict[str, str]:
     """Commit, machine and libraries of the runs; where runs differ, all their values."""
     versions = [run.versions for group in groups for run in group.runs]
     names = dict.fromkeys(name for entry in versions for name in entry)
