@@ -30,6 +30,7 @@ from lookfurther.recorder.keys import (
     joystick_action,
 )
 from lookfurther.recorder.protocol import (
+    EPISODE_KINDS,
     PLAY_SPEEDS,
     SIMPLE_KINDS,
     MessageError,
@@ -96,12 +97,14 @@ def test_arbitrary_text_raises_message_error(text: str | None) -> None:
         parse_message(text, NAMES)
 
 
-WORDS = st.sampled_from([*SIMPLE_KINDS, "keys", "seen", "rewind", "speed", "kind"])
+WORDS = st.sampled_from(
+    [*SIMPLE_KINDS, *EPISODE_KINDS, "0" * 16, "keys", "seen", "rewind", "speed", "kind"]
+)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=3) | WORDS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
 )
-FIELDS = st.sampled_from(["kind", "number", "held", "on", "speed", "wait"])
+FIELDS = st.sampled_from(["kind", "number", "held", "on", "speed", "wait", "episode"])
 
 
 @given(st.dictionaries(FIELDS, VALUES, max_size=6))
@@ -113,6 +116,7 @@ def test_arbitrary_object_parses_or_raises_message_error(data: dict) -> None:
     assert message.kind == data["kind"]
     assert message.held_buttons <= NAMES
     assert message.speed in PLAY_SPEEDS
+    assert message.episode in ("", "0" * 16)
 
 
 def test_valid_messages_are_parsed() -> None:
@@ -123,6 +127,11 @@ def test_valid_messages_are_parsed() -> None:
     assert parse_message('{"kind": "speed", "speed": 2}', NAMES) == PageMessage("speed", speed=2.0)
     keys = parse_message('{"kind": "keys", "number": 7, "held": ["up", "fire"]}', NAMES)
     assert keys == PageMessage("keys", 7, frozenset({"up", "fire"}))
+    delete = parse_message('{"kind": "delete", "episode": "0123456789abcdef"}', NAMES)
+    assert delete == PageMessage("delete", episode="0123456789abcdef")
+    for name in ('""', '"../../x"', '"0123456789ABCDEF"', "7", "null"):
+        with pytest.raises(MessageError, match="episode must be the id of an episode"):
+            parse_message(f'{{"kind": "replay", "episode": {name}}}', NAMES)
     with pytest.raises(MessageError, match="no such button: 'jump'"):
         parse_message('{"kind": "keys", "number": 7, "held": ["jump"]}', NAMES)
 

@@ -52,11 +52,11 @@ def page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def serve_recorder(
-    page: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+    page: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, env: str = GAME
 ) -> Iterator[ServerProcess]:
     """A recorder whose page writes nothing to the browser's console."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
-    server = ServerProcess(GAME, "--name", NAME)
+    server = ServerProcess(env, "--name", NAME)
     try:
         yield server
         assert page.get_log("browser") == []

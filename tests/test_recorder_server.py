@@ -329,9 +329,22 @@ def test_oversized_message_closes_connection(served: ServerThread) -> None:
 
 def random_message(rng: random.Random) -> str | bytes:
     """Return a random message, close to a valid one or not."""
-    kinds = ["keys", "seen", "rewind", "speed", "pause", "resume", "step", "save", "discard", None]
+    kinds = [
+        "keys",
+        "seen",
+        "rewind",
+        "speed",
+        "pause",
+        "resume",
+        "step",
+        "save",
+        "discard",
+        "stop",
+    ]
+    kinds += ["replay", "delete", None]
     values = [0, 1, -1, 2**32, 1e308, "up", ["up"], ["up", 3], {}, True, None, "\ud83d\udca9" * 9]
-    fields = ["kind", "number", "held", "on", "speed", "wait"]
+    values += ["0" * 16, "../" * 5 + "x"]
+    fields = ["kind", "number", "held", "on", "speed", "wait", "episode"]
     data: dict[str, Any] = {"kind": rng.choice(kinds)}
     data |= {field: rng.choice(values) for field in rng.sample(fields, rng.randint(0, 5))}
     text = json.dumps(data)
@@ -355,7 +368,8 @@ def test_fuzzed_messages_keep_connection_open(served: ServerThread) -> None:
             page.send('{"kind": "speed", "speed": 0.25}')
             wait_until(lambda: served.source.messages and served.source.messages[-1].speed == 0.25)
             assert all(
-                m.held_buttons <= {"up"} and m.number < 2**32 for m in served.source.messages
+                m.held_buttons <= {"up"} and m.number < 2**32 and m.episode in ("", "0" * 16)
+                for m in served.source.messages
             )
             served.source.messages.clear()
             with contextlib.suppress(TimeoutError):

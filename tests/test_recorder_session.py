@@ -160,7 +160,7 @@ def test_real_time_without_key_uses_idle_action() -> None:
             "CartPole-v1", real_time=True, idle=1, keys=("0=left", "1=right")
         ) as source:
             async with connected_page(source) as player:
-                player.tap_buttons("0")
+                player.tap_buttons("left")
                 await player.wait_for_status(lambda status: status["state"] == "over")
                 player.send_message("save")
                 await player.wait_for_status(lambda status: status["steps"] == 0)

@@ -30,7 +30,13 @@ from lookfurther.demos.metadata import (
 )
 from lookfurther.envs.trust import find_untrusted, import_modules
 from lookfurther.errors import DemonstrationError
-from lookfurther.system.files import atomic_replace, sync_to_disk, write_text
+from lookfurther.system.files import (
+    TEMPORARY_PREFIX,
+    atomic_replace,
+    exchange_paths,
+    sync_to_disk,
+    write_text,
+)
 from lookfurther.types import Spec
 
 VERSION_SUFFIX = re.compile(r"-v(\d+)$")  # at the end of the name of a set
@@ -92,6 +98,36 @@ def append_episodes(
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         raise DemonstrationError(f"{name} could not be added to: {error}") from error
     return data_dir.parent
+
+
+def remove_episode(name: str, index: int, root: Path | None = None) -> None:
+    """Remove an episode from a set, or the set with its last episode.
+
+    Arrays and metadata are written to a second folder, which then takes the place of the first at
+    once: a set always has all of its episodes or all but this one.
+    """
+    data_dir = _data_dir(name, root)
+    description = read_description(name, root)
+    kept = description.episodes[:index] + description.episodes[index + 1 :]
+    draft = data_dir.with_name(f"{TEMPORARY_PREFIX}data.{os.getpid()}")
+    try:
+        if not kept:
+            folder = data_dir.parent
+            draft = folder.with_name(f"{TEMPORARY_PREFIX}{folder.name}.{os.getpid()}")
+            os.rename(folder, draft)
+            return
+        episodes = read_episodes(data_dir / DATA_FILE, description)
+        draft.mkdir()
+        write_episodes(
+            draft / DATA_FILE, episodes[:index] + episodes[index + 1 :], description.origin.repeat
+        )
+        _write_metadata(draft, name, description._replace(episodes=kept))
+        sync_to_disk(draft / DATA_FILE)
+        exchange_paths(draft, data_dir)
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        raise DemonstrationError(f"{name} could not be changed: {error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def load_episodes(

@@ -13,9 +13,10 @@ import numpy as np
 from lookfurther.config import EnvConfig
 from lookfurther.envs.factory import EnvFactory, find_env_spec, find_rendering_spec
 from lookfurther.envs.lane import Lane
+from lookfurther.envs.naming import base_name
 from lookfurther.errors import ConfigError, EnvironmentFault
 from lookfurther.recorder.episode_log import RecordedStep, StepSequence, compress_plane
-from lookfurther.recorder.keys import assign_keys
+from lookfurther.recorder.keys import KNOWN_ACTIONS, assign_keys
 from lookfurther.types import TERMINAL, TRUNCATED
 
 
@@ -149,4 +150,5 @@ def action_names(env: Any, count: int) -> tuple[str, ...]:
     meanings: Any = getattr(env, "get_action_meanings", list)
     if len(names := tuple(map(str, meanings()))) == count == len(set(names)):
         return names
-    return tuple(map(str, range(count)))
+    known = KNOWN_ACTIONS.get(base_name(env.spec.id) if env.spec else "", ())
+    return known if len(known) == count else tuple(map(str, range(count)))

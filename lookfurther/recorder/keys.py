@@ -19,6 +19,17 @@ KEY_CODES = {
 # Pause and rewind. The page also uses . - = and Enter, which have no name here.
 RESERVED_KEYS = ("p", "r")
 
+# Actions of Gymnasium environments that do not name them, by the id without its version.
+KNOWN_ACTIONS = {
+    "CartPole": ("left", "right"),
+    "MountainCar": ("left", "none", "right"),
+    "Acrobot": ("left", "none", "right"),
+    "LunarLander": ("none", "left", "main", "right"),
+    "FrozenLake": ("left", "down", "right", "up"),
+    "CliffWalking": ("up", "right", "down", "left"),
+    "Taxi": ("down", "up", "right", "left", "pickup", "dropoff"),
+}
+
 # Keys for common action names; other actions get digits, then letters.
 DEFAULT_KEYS = {
     "left": "left",
@@ -27,6 +38,8 @@ DEFAULT_KEYS = {
     "forward": "up",
     "down": "down",
     "backward": "down",
+    "main": "up",
+    "none": "down",
     "toggle": "space",
     "fire": "space",
     "jump": "space",

@@ -27,7 +27,7 @@ class RecordedGame:
     ) -> None:
         self.game = game
         self._env_config, self._dataset, self._journal = env_config, dataset, journal
-        self._next_seed = seed + len(dataset)
+        self._next_seed = dataset.next_seed(seed)
         self._reset_step()
 
     def _reset_step(self) -> None:

@@ -29,6 +29,7 @@ from lookfurther.recorder.protocol import MAX_MESSAGE_BYTES, MessageError, parse
 from lookfurther.recorder.stream import FrameSource, PageConnection
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
+PAGE_SCRIPTS = ("settings.js", "connection.js", "view.js", "input.js")  # in this order
 MAX_PENDING_CONNECTIONS = 32  # connections that are not (yet) a websocket
 BUSY_MESSAGE = "Another page is already connected. Close it and try again."
 
@@ -40,9 +41,7 @@ class RecorderApp:
         self._source, self._token = source, token
         self._host, self._port = host, port
         self._is_busy = False
-        self._page = (
-            resources.files("lookfurther.recorder").joinpath("page.html").read_text("utf-8")
-        )
+        self._page = load_page()
         self._headers = security_headers(self._page)
         self.app = Starlette(
             routes=[
@@ -140,6 +139,15 @@ def _is_ip_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def load_page() -> str:
+    """Return the page with its style and its scripts inside: one file that loads no other."""
+    folder = resources.files("lookfurther.recorder").joinpath("page")
+    page, style = (folder.joinpath(name).read_text("utf-8") for name in ("page.html", "style.css"))
+    scripts = "".join(folder.joinpath(name).read_text("utf-8") for name in PAGE_SCRIPTS)
+    page = page.replace("<style>\n</style>", f"<style>\n{style}</style>")
+    return page.replace("<script>\n</script>", f"<script>\n{scripts}</script>")
 
 
 def security_headers(page: str) -> dict[str, str]:

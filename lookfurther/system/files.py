@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -30,6 +32,22 @@ def atomic_replace(path: Path) -> Iterator[Path]:
         else:
             temporary.unlink(missing_ok=True)
     sync_to_disk(path.parent)
+
+
+def exchange_paths(first: Path, second: Path) -> None:
+    """Swap two files or folders at once: at any time, each path is one of the two.
+
+    Python has no function for it, so this is renameat2 of Linux.
+    """
+    current_dir, rename_exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        raise OSError(errno.ENOSYS, "this system cannot swap folders")
+    names = os.fsencode(first), os.fsencode(second)
+    if renameat2(current_dir, names[0], current_dir, names[1], rename_exchange):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(first))
+    sync_to_disk(first.parent)
 
 
 def write_text(path: Path, text: str) -> None:
