@@ -91,7 +91,8 @@ function showOverlay() {
   setText("headline", isFirst ? "Connecting" : headline);
   setText("detail", isFirst ? "" : detail);
   $("wheel").hidden = look !== "wheel";
-  $("overlay").classList.toggle("bare", ["bare", "replay"].includes(look));
+  $("overlay").classList.toggle("bare", look === "bare");
+  $("overlay").classList.toggle("clear", look === "replay"); // the game is to be seen
   const choices = (CHOICES[look] ?? (() => []))();
   $("choices").hidden = !choices.length;
   $("choices").replaceChildren(...choices.map(([text, tone, act]) => {
