@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
+
+from lookfurther.master_weights import MasterWeights
+from lookfurther.system.acceleration import load_kernels
+
+# Clips and applies gradients, given also the loss, the sum of norms and the finiteness flag.
+FusedStep = Callable[[Sequence[Tensor], Tensor, Tensor, Tensor], Tensor]
 
 BETA_1, BETA_2 = 0.9, 0.999
 
 
 class Adam:
     """Adam's moments and its step by torch's fused kernel; `gpu/adam.py` has one for GPUs."""
+
+    name = "adam"  # of its file in a checkpoint
 
     def __init__(self, parameters: Sequence[Tensor], learning_rate: float, eps: float) -> None:
         self.parameters, self.learning_rate, self.eps = list(parameters), learning_rate, eps
@@ -48,6 +56,11 @@ class Adam:
             eps=self.eps,
             maximize=False,
         )
+
+    def fuse(self, weights: MasterWeights, max_norm: float) -> FusedStep | None:
+        """Clipping and step in GPU kernels; None where they cannot run."""
+        kernels = load_kernels("adam", self.steps.device)
+        return kernels.FusedAdam(self, weights, max_norm) if kernels and self.is_dense else None
 
     def state(self) -> dict[str, Tensor]:
         """Everything for a checkpoint."""

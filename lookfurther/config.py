@@ -58,8 +58,12 @@ class ActorConfig:
 
     lanes: int = 128
     """parallel environments, m in the paper"""
-    epsilon_schedule: Literal["paper", "apex"] = "paper"
-    """each lane's epsilon: this paper's 0.001 ... 0.1, or Ape-X's 0.4 ... 0.0007"""
+    epsilon_schedule: Literal["paper", "apex", "constant", "linear"] = "paper"
+    """lanes' epsilons: this paper's 0.001 ... 0.1, Ape-X's 0.4 ... 0.0007, or one for all lanes"""
+    epsilon_end: float = 0.01
+    """constant epsilon, or the one to which a linear epsilon falls from 1"""
+    epsilon_steps: int = 1_000_000
+    """agent steps after `replay.learning_starts` over which a linear epsilon falls"""
     exploration: Literal["uniform", "persistent"] = "uniform"
     """duration of a random action: one step, or n steps with probability proportional to n^-2"""
     weight_sync_period: int = 10
@@ -78,12 +82,18 @@ class ReplayConfig:
     """lengths of the transitions, in steps"""
     expert_horizons: tuple[int, ...] = ()
     """lengths of the expert's transitions; empty: as `horizons`"""
+    horizon_losses: Literal["separate", "summed"] = "separate"
+    """each length is a transition with its own priority, or a step sums the losses of all"""
     alpha: float = 0.6
     """priority exponent"""
     beta: float = 0.4
     """importance exponent"""
+    beta_schedule: Literal["constant", "linear"] = "constant"
+    """importance exponent over the run: constant, or rising linearly to 1 at its end"""
     priority_offset: float = 1e-6
     """added to every priority"""
+    expert_priority_offset: float = 0.0
+    """added to every expert priority; 0: `priority_offset`"""
     learning_starts: int = 50_000
     """agent steps before learning begins"""
 
@@ -108,6 +118,10 @@ class NetworkConfig:
     """value of the highest atom"""
     noisy_std: float = 0.0
     """sigma_0 of noisy layers, their initial noise; 0: no noisy layers"""
+    dueling: bool = True
+    """a value and an advantage stream; no: one stream, as in DQN"""
+    torso_gradient_scale: float = 1.0
+    """factor of the gradients from the streams to the convolutions"""
 
 
 @dataclass(frozen=True)
@@ -118,10 +132,16 @@ class LearnerConfig:
     """agent transitions in a batch"""
     expert_items: int = 64
     """expert transitions in a batch"""
+    demonstrations: Literal["fixed", "annealed", "priority", "spike"] = "fixed"
+    """`expert_items` of a batch, falling to 0 over the run, by priority, or in the agent replay"""
     learning_rate: float = 5e-5
-    """Adam's learning rate"""
+    """the optimizer's learning rate"""
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    """adam, or DQN's centred RMSProp"""
     adam_eps: float = 0.01 / 256
     """the paper's Adam regularizer"""
+    rmsprop_eps: float = 0.01 / 32**2
+    """RMSProp's regularizer, added to the variance"""
     max_gradient_norm: float = 40.0
     """global norm to which gradients are clipped"""
     target_period: int = 2500
@@ -130,6 +150,10 @@ class LearnerConfig:
     """discount factor of one agent step"""
     margin: float = math.sqrt(0.999)
     """lambda of the imitation loss"""
+    td_loss: Literal["huber", "squared"] = "huber"
+    """loss of a TD error: Huber, or half its square"""
+    double_q: bool = True
+    """the online network chooses the next action; no: the target network, as in DQN"""
     value_transform: Literal["h", "identity"] = "h"
     """Bellman operator: transformed, or the standard one"""
     value_transform_eps: float = 1e-2
@@ -142,6 +166,10 @@ class LearnerConfig:
     """step of the moving moments of network.head popart"""
     constrained_td: bool = False
     """bootstrap from the online network, and no gradient along that of the next state's value"""
+    l2_weight: float = 0.0
+    """weight of the sum of all squared weights and biases"""
+    pretraining_updates: int = 0
+    """updates on demonstrations alone before the first step"""
     value_floor: Literal["none", "return"] = "none"
     """lower bound of expert values: none, or the return that the demonstration obtained"""
     advantage_learning: float = 0.0
@@ -214,6 +242,11 @@ class Config:
     @property
     def batch_size(self) -> int:
         return self.learner.agent_items + self.learner.expert_items
+
+    @property
+    def uses_demos(self) -> bool:
+        """Whether the run learns from demonstrations."""
+        return self.learner.expert_items > 0 or self.learner.demonstrations in ("priority", "spike")
 
     def __repr__(self) -> str:
         """The preset, and the settings that differ from the defaults of `Config`."""

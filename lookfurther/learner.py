@@ -9,13 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lookfurther.adam import Adam
+from lookfurther.adam import FusedStep
 from lookfurther.config import LearnerConfig
 from lookfurther.errors import TrainingDiverged
-from lookfurther.losses import clip_by_global_norm
+from lookfurther.losses import add_l2_gradients, clip_by_global_norm
 from lookfurther.master_weights import MasterWeights
 from lookfurther.networks import head_outputs, prepare_inputs
 from lookfurther.objective import Objective, PreparedBatch
+from lookfurther.optimizers import make_optimizer
 from lookfurther.system import acceleration
 from lookfurther.types import Batch
 
@@ -30,7 +31,7 @@ class UpdateResult(NamedTuple):
 
 
 class Learner:
-    """theta^(k), theta^(k-1) and Adam.
+    """theta^(k), theta^(k-1) and the optimizer.
 
     An iteration of Algorithm 1 is `prepare_into`, `update` and `finish_update`. On a GPU the first
     two run inside a captured graph; `training/updates.py` calls all three.
@@ -57,8 +58,9 @@ class Learner:
         self.priority_stream = acceleration.make_side_stream(device, high_priority=True)
         self.metrics_stream = acceleration.make_side_stream(device)
         self.parameters = list(self.online_network.parameters())
-        self.adam = Adam(self.parameters, config.learning_rate, config.adam_eps)
-        self.fused_adam: Callable[..., Tensor] | None = None
+        self.optimizer = make_optimizer(config, self.parameters)
+        self.fused_step: FusedStep | None = None
+        self.regularize = make_regularizer(config.l2_weight, self.parameters)
         if compiled:
             self._compile(precision)
         self.updates = 0
@@ -67,12 +69,9 @@ class Learner:
         self.all_finite = torch.ones((), dtype=torch.bool, device=device)
 
     def _compile(self, precision: torch.dtype) -> None:
-        """Use compiled kernels, and on a GPU the fused Adam."""
+        """Use compiled kernels, and on a GPU the optimizer's fused step if it has one."""
         self.objective.compile(self.online_network, precision)
-        kernels = acceleration.load_kernels("adam", self.device)
-        if kernels and self.adam.is_dense:
-            max_norm = self.config.max_gradient_norm
-            self.fused_adam = kernels.FusedAdam(self.adam, self.online_weights, max_norm)
+        self.fused_step = self.optimizer.fuse(self.online_weights, self.config.max_gradient_norm)
 
     def prepare_into(self, prepared: PreparedBatch) -> None:
         """Compute the network inputs and f_theta^(k-1)(x') of `prepared.batch`, in place.
@@ -108,7 +107,8 @@ class Learner:
                 if not after_step:
                     on_priority(priority)
             with self.metrics_stream.fork():
-                metrics = self.objective.compute_metrics(q_both, output, prepared.batch.w)
+                w, item = prepared.batch.w, prepared.batch.item
+                metrics = self.objective.compute_metrics(q_both, output, w, item)
                 on_metrics(metrics)
             # dL/dtheta, clipped, and AdamStep.
             gradients = self.objective.compute_gradients(network, prepared, saved, output)
@@ -122,11 +122,12 @@ class Learner:
 
     def apply_gradients(self, gradients: Sequence[Tensor], loss: Tensor) -> Tensor:
         """AdamStep on the clipped gradients, skipped if they are not finite; returns their norm."""
-        if self.fused_adam:
-            return self.fused_adam(gradients, loss, self.gradient_norm_sum, self.all_finite)
+        gradients = self.regularize(gradients)
+        if self.fused_step:
+            return self.fused_step(gradients, loss, self.gradient_norm_sum, self.all_finite)
         clipped, norm = clip_by_global_norm(gradients, self.config.max_gradient_norm)
         is_finite = torch.isfinite(norm + loss)
-        self.adam.step(clipped, is_finite)
+        self.optimizer.step(clipped, is_finite)
         self.online_weights.refresh_compute_network()
         self.gradient_norm_sum += norm
         self.all_finite &= is_finite
@@ -186,16 +187,25 @@ class Learner:
         return self.objective.compute_priority(q_both, prepared.q_target, prepared.batch)
 
     def state(self) -> dict[str, dict[str, Tensor]]:
-        """Weights, target weights and Adam's moments, for a checkpoint."""
+        """Weights, target weights and the optimizer's moments, for a checkpoint."""
         return {
             "weights": dict(self.online_network.state_dict()),
             "target": dict(self.target_network.state_dict()),
-            "adam": self.adam.state(),
+            self.optimizer.name: self.optimizer.state(),
         }
 
     def load_state(self, state: Mapping[str, dict[str, Tensor]], updates: int) -> None:
         """Restore what `state` returned."""
         self.online_weights.load_state_dict(state["weights"])
         self.target_weights.load_state_dict(state["target"])
-        self.adam.load_state(state["adam"])
+        self.optimizer.load_state(state[self.optimizer.name])
         self.updates = updates
+
+
+def make_regularizer(
+    l2_weight: float, parameters: Sequence[Tensor]
+) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
+    """A function from the gradients of L to those of L + l2_weight |theta|^2."""
+    if not l2_weight:
+        return lambda gradients: gradients
+    return lambda gradients: add_l2_gradients(gradients, parameters, l2_weight)

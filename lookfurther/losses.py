@@ -5,7 +5,7 @@ Letters as in the paper: f is the network, theta the online and theta^(k-1) the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -21,6 +21,15 @@ def huber(x: Tensor) -> Tensor:
     return torch.where(magnitude <= 1, 0.5 * x.square(), magnitude - 0.5)
 
 
+def half_square(x: Tensor) -> Tensor:
+    """x^2 / 2 (Horgan et al. 2018, Eq. 1; DQfD prints it without the 1/2)."""
+    return 0.5 * x.square()
+
+
+# The loss of a TD error, by the setting `learner.td_loss`.
+TD_LOSSES: dict[str, Callable[[Tensor], Tensor]] = {"huber": huber, "squared": half_square}
+
+
 def value_of_action(q: Tensor, a: Tensor) -> Tensor:
     """f(x_i, a_i): the value of action a [B] in each row of q [B, A]."""
     return torch.where(action_mask(q, a), q, 0.0).sum(-1)
@@ -34,6 +43,18 @@ def action_mask(q: Tensor, a: Tensor) -> Tensor:
 def double_q_action(q_next: Tensor) -> Tensor:
     """a'_i = argmax_a f_theta(x'_i, a), chosen by the online network (Double DQN, Sec. 3.2)."""
     return q_next.argmax(-1)
+
+
+def target_max_action(q_target: Tensor) -> Tensor:
+    """a'_i = argmax_a f_theta^(k-1)(x'_i, a), chosen by the target network (Mnih et al. 2015)."""
+    return q_target.argmax(-1)
+
+
+# The next action from the online and the target network, by the setting `learner.double_q`.
+NEXT_ACTIONS: dict[bool, Callable[[Tensor, Tensor], Tensor]] = {
+    True: lambda q_next, q_target: double_q_action(q_next),
+    False: lambda q_next, q_target: target_max_action(q_target),
+}
 
 
 def td_target(r: Tensor, discount: Tensor, q_next: Tensor, transform: ValueTransform) -> Tensor:
@@ -63,9 +84,9 @@ def widen_action_gap(target: Tensor, q: Tensor, a: Tensor, alpha: float) -> Tens
     return target + alpha * gap.clamp(min=-MAX_WIDENED_GAP)
 
 
-def td_loss(q_a: Tensor, target: Tensor) -> Tensor:
+def td_loss(q_a: Tensor, target: Tensor, loss: Callable[[Tensor], Tensor] = huber) -> Tensor:
     """L_TD per item: L(f_theta(x, a) - (T_h f)(x, a)), the target a constant (Sec. 3.2)."""
-    return huber(q_a - target.detach())
+    return loss(q_a - target.detach())
 
 
 def tc_loss(q_next_a: Tensor, target_q_next_a: Tensor, alive: Tensor) -> Tensor:
@@ -92,3 +113,11 @@ def clip_by_global_norm(
     norm = torch.cat(rows).sum().sqrt()
     scale = torch.clamp(max_norm / norm, max=1.0)
     return [g.float() * scale for g in gradients], norm
+
+
+def add_l2_gradients(
+    gradients: Sequence[Tensor], parameters: Sequence[Tensor], weight: float
+) -> list[Tensor]:
+    """g + 2 weight theta: the gradient with weight |theta|^2 added to the loss (DQfD's J_L2)."""
+    pairs = zip(gradients, parameters, strict=True)
+    return [g.float() + 2 * weight * p.detach() for g, p in pairs]

@@ -19,6 +19,7 @@ from lookfurther.config import LearnerConfig, NetworkConfig
 from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.heads import CategoricalHead, DuelingHead, PopArtHead, StreamHead
 from lookfurther.noisy import NoisyLinear, NoisyStreams
+from lookfurther.single_stream import PlainHead, ScaleGradient, SingleStream
 from lookfurther.transforms import ValueTransform, make_value_transform
 from lookfurther.types import Spec
 
@@ -105,7 +106,7 @@ class DuelingStreams(nn.Module):
         return layers
 
 
-Streams = DuelingStreams | NoisyStreams
+Streams = DuelingStreams | NoisyStreams | SingleStream
 
 
 def concat_streams(streams: Tensor) -> Tensor:
@@ -226,6 +227,8 @@ def make_network_builder(config: NetworkConfig) -> NetworkBuilder:
         if torso is atari_torso and len(channels) != 3:
             raise ConfigError(f"network.convolutions must name 3 widths for {name}, not {channels}")
         layers = torso(spec, channels)
+        if config.torso_gradient_scale != 1:
+            layers.append(ScaleGradient(config.torso_gradient_scale))
         features = count_features(layers, spec.observation_shape)
         streams = make_streams(config, features, config.hidden or hidden)
         head = make_head(config, streams.out_features, spec.actions)
@@ -235,7 +238,9 @@ def make_network_builder(config: NetworkConfig) -> NetworkBuilder:
 
 
 def make_streams(config: NetworkConfig, features: int, hidden: tuple[int, ...]) -> Streams:
-    """The configured streams: plain or noisy."""
+    """The configured streams: one or two, plain or noisy."""
+    if not config.dueling:
+        return SingleStream(features, hidden)
     if config.noisy_std:
         return NoisyStreams(features, hidden, config.noisy_std)
     return DuelingStreams(features, hidden)
@@ -243,6 +248,8 @@ def make_streams(config: NetworkConfig, features: int, hidden: tuple[int, ...]) 
 
 def make_head(config: NetworkConfig, features: int, actions: int) -> DuelingHead:
     """The configured head: values, normalised values or distributions, plain or noisy."""
+    if not config.dueling:
+        return PlainHead(features, actions)
     linear = partial(NoisyLinear, initial_std=config.noisy_std) if config.noisy_std else nn.Linear
     if config.head == "categorical":
         atoms = torch.linspace(config.v_min, config.v_max, config.atoms)

@@ -11,7 +11,8 @@ from lookfurther.array_api import compile_static
 from lookfurther.autograd import AutogradPasses
 from lookfurther.config import LearnerConfig
 from lookfurther.losses import (
-    double_q_action,
+    NEXT_ACTIONS,
+    TD_LOSSES,
     im_loss,
     raise_to_floor,
     tc_loss,
@@ -65,6 +66,9 @@ class Objective:
         self.config, self.online, self.target = config, online, target
         self.value_transform = network_value_transform(online, config)
         self.priority_function = PRIORITY_FUNCTIONS[config.priority_type]
+        self.td_loss = TD_LOSSES[config.td_loss]
+        self.choose_next_action = NEXT_ACTIONS[config.double_q]
+        self.measure_sources = SOURCE_METRICS[config.demonstrations]
         self.prepare_fn, self.passes = prepare_inputs, AutogradPasses()
 
     def compile(self, network: nn.Module, precision: torch.dtype) -> None:
@@ -121,12 +125,12 @@ class Objective:
         """L_TD, L_TC, L_IM and the TD error of each item [B]."""
         _, a, r, discount, e, floor, a_recorded, _, _ = batch
         q, q_next = q_both.chunk(2)
-        a_next = double_q_action(q_next)
+        a_next = self.choose_next_action(q_next, q_target)
         q_next_target = value_of_action(q_target, a_next)
         bootstrap = raise_to_floor(q_next_target, floor, self.value_transform)
         target = td_target(r, discount, bootstrap, self.value_transform)
         target = widen_action_gap(target, q, a, self.config.advantage_learning)
-        td = td_loss(value_of_action(q, a), target)
+        td = td_loss(value_of_action(q, a), target, self.td_loss)
         # The floor bounds the value of the recorded action; other actions keep their own anchor.
         anchor = torch.where(a_next == a_recorded, bootstrap, q_next_target)
         tc = tc_loss(value_of_action(q_next, a_next), anchor, alive=(discount > 0).float())
@@ -143,28 +147,67 @@ class Objective:
         return self.passes.backward(network, saved, output.grad_q)
 
     @torch.no_grad()
-    def compute_metrics(self, q_both: Tensor, output: LossOutput, w: Tensor) -> dict[str, Tensor]:
+    def compute_metrics(
+        self, q_both: Tensor, output: LossOutput, w: Tensor, item: Tensor
+    ) -> dict[str, Tensor]:
         """The metrics of an update, as scalars on the device."""
-        n = self.config.agent_items
         metrics = {
             "loss": output.loss,
             "loss_td": (w * output.td).mean(),
             "loss_tc": (w * output.tc).mean(),
             "loss_im": (w * output.im).mean(),
             "q_mean": self.values(q_both.chunk(2)[0]).mean(),
-            "expert_share_of_gradient": expert_gradient_share(output.grad_q, n),
-            "priority_agent": output.priority[:n].mean(),
         }
-        if self.config.expert_items:
-            metrics["priority_expert"] = output.priority[n:].mean()
-        return metrics
+        return metrics | self.measure_sources(output, item, self.config.agent_items)
 
     def compute_priority(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> Tensor:
         """Priorities [B] for values f_theta [2B, A] at x, then at x'."""
         return self.priority_function(self.loss_terms(q_both, q_target, batch)[-1])
 
 
+def measure_fixed_shares(output: LossOutput, item: Tensor, agent_items: int) -> dict[str, Tensor]:
+    """The metrics of agent and expert items, if the first `agent_items` are the agent's."""
+    metrics = {
+        "expert_share_of_gradient": expert_gradient_share(output.grad_q, agent_items),
+        "priority_agent": output.priority[:agent_items].mean(),
+    }
+    if agent_items < len(item):
+        metrics["priority_expert"] = output.priority[agent_items:].mean()
+    return metrics
+
+
+def measure_varying_shares(output: LossOutput, item: Tensor, agent_items: int) -> dict[str, Tensor]:
+    """The metrics of agent and expert items of a `SharedMixture`: expert items are negative."""
+    is_expert = item < 0
+    size = output.grad_q.flatten(1).abs().sum(-1).view(2, -1).sum(0)
+    return {
+        "expert_share": is_expert.float().mean(),
+        "expert_share_of_gradient": torch.where(is_expert, size, 0.0).sum()
+        / above_zero(size.sum()),
+        "priority_agent": mean_where(~is_expert, output.priority),
+        "priority_expert": mean_where(is_expert, output.priority),
+    }
+
+
+def mean_where(mask: Tensor, values: Tensor) -> Tensor:
+    """The mean of the values [B] at a mask [B]; 0 if it is empty."""
+    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+SOURCE_METRICS = {
+    "fixed": measure_fixed_shares,
+    "spike": measure_fixed_shares,
+    "annealed": measure_varying_shares,
+    "priority": measure_varying_shares,
+}
+
+
 def expert_gradient_share(grad_q: Tensor, agent_items: int) -> Tensor:
     """Share of |dL/df| that falls on expert items; grad_q [2B, A] is for x, then x'."""
     size = grad_q.flatten(1).abs().sum(-1).view(2, -1).sum(0)
-    return size[agent_items:].sum() / size.sum().clamp(min=torch.finfo(size.dtype).tiny)
+    return size[agent_items:].sum() / above_zero(size.sum())
+
+
+def above_zero(x: Tensor) -> Tensor:
+    """x, at least the smallest normal number: a divisor."""
+    return x.clamp(min=torch.finfo(x.dtype).tiny)

@@ -41,7 +41,12 @@ def min_capacity(config: Config) -> int:
 
 def relation_rules(config: Config) -> list[tuple[bool, str]]:
     """(holds, message) of every rule beyond the bounds of single settings."""
-    rules = _environment_rules, _replay_rules, _network_rules, _learner_rules
+    rules = (
+        _environment_rules,
+        _replay_rules,
+        _network_rules,
+        _demonstration_rules,
+    )
     return [rule for section in rules for rule in section(config)]
 
 
@@ -90,6 +95,11 @@ def _network_rules(config: Config) -> list[tuple[bool, str]]:
     uses_values = learner.value_floor != "none" or learner.advantage_learning != 0
     return [
         (
+            n.dueling or (n.head == "values" and n.noisy_std == 0),
+            "network.dueling no has plain layers and values: use --network.head values and"
+            " --network.noisy-std 0",
+        ),
+        (
             n.v_min < n.v_max,
             f"network.v_min ({n.v_min}) must be below network.v_max ({n.v_max})",
         ),
@@ -113,8 +123,9 @@ def _network_rules(config: Config) -> list[tuple[bool, str]]:
     ]
 
 
-def _learner_rules(config: Config) -> list[tuple[bool, str]]:
-    learner = config.learner
+def _demonstration_rules(config: Config) -> list[tuple[bool, str]]:
+    learner, horizons = config.learner, len(config.replay.horizons)
+    is_summed, mode = config.replay.horizon_losses == "summed", learner.demonstrations
     return [
         (
             learner.expert_items == 0 or len(config.demos) > 0,
@@ -122,8 +133,34 @@ def _learner_rules(config: Config) -> list[tuple[bool, str]]:
             " add --demos NAME, or use the preset no-demos",
         ),
         (
-            learner.expert_items > 0 or len(config.demos) == 0,
+            not config.uses_demos or len(config.demos) > 0,
+            f"learner.demonstrations is {mode}, but no demonstrations are given: add --demos NAME",
+        ),
+        (
+            config.uses_demos or len(config.demos) == 0,
             "demonstrations are given, but learner.expert_items is 0:"
             " drop --demos or choose another preset",
+        ),
+        (
+            mode in ("fixed", "annealed") or learner.expert_items == 0,
+            f"learner.demonstrations is {mode}, which has no fixed number of expert transitions:"
+            f" set learner.agent_items {config.batch_size} and learner.expert_items 0",
+        ),
+        (
+            learner.pretraining_updates == 0 or (config.uses_demos and mode != "spike"),
+            "learner.pretraining_updates needs an expert replay: use --demos with"
+            " learner.demonstrations fixed, annealed or priority, or set it to 0",
+        ),
+        (
+            not is_summed or config.replay.expert_horizons == (),
+            "replay.horizon_losses is summed, which has the same lengths in both replays:"
+            " leave replay.expert_horizons empty",
+        ),
+        (
+            not is_summed
+            or (learner.agent_items % horizons, learner.expert_items % horizons) == (0, 0),
+            f"replay.horizon_losses is summed, but learner.agent_items ({learner.agent_items}) or"
+            f" learner.expert_items ({learner.expert_items}) is not a multiple of the {horizons}"
+            " lengths of replay.horizons",
         ),
     ]

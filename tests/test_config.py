@@ -146,6 +146,8 @@ INVALID_OVERRIDES: dict[str, dict[str, Any]] = {
     "replay.priority_offset must be above 0, not 0.0": {"replay__priority_offset": 0.0},
     "learner.learning_rate must be above 0, not 0.0": {"learner__learning_rate": 0.0},
     "learner.adam_eps must be above 0, not 0.0": {"learner__adam_eps": 0.0},
+    "learner.rmsprop_eps must be above 0, not 0.0": {"learner__rmsprop_eps": 0.0},
+    "learner.l2_weight must be 0 or more, not -1.0": {"learner__l2_weight": -1.0},
     "learner.max_gradient_norm must be above 0, not 0.0": {"learner__max_gradient_norm": 0.0},
     "learner.value_transform_eps must be above 0, not 0.0": {"learner__value_transform_eps": 0.0},
     "learner.samples_per_insert must be above 0, not 0.0": {"learner__samples_per_insert": 0.0},
@@ -198,6 +200,40 @@ INVALID_OVERRIDES: dict[str, dict[str, Any]] = {
     "demonstrations are given, but learner.expert_items is 0:"
     " drop --demos or choose another preset": {"learner__expert_items": 0},
     "run.device must be auto, cpu, cuda or cuda:N, not 'gpu'": {"run__device": "gpu"},
+    "network.dueling no has plain layers and values: use --network.head values and"
+    " --network.noisy-std 0": {"network__dueling": False, "network__noisy_std": 0.5},
+    "actor.epsilon_steps must be 1 or more, not 0": {"actor__epsilon_steps": 0},
+    "actor.epsilon_end must be in [0, 1], not 1.1": {"actor__epsilon_end": 1.1},
+    "replay.expert_priority_offset must be 0 or more, not -1.0": {
+        "replay__expert_priority_offset": -1.0
+    },
+    "network.torso_gradient_scale must be above 0, not 0.0": {"network__torso_gradient_scale": 0.0},
+    "learner.pretraining_updates must be 0 or more, not -1": {"learner__pretraining_updates": -1},
+    "learner.demonstrations is spike, but no demonstrations are given: add --demos NAME": {
+        "learner__demonstrations": "spike",
+        "learner__expert_items": 0,
+        "demos": (),
+    },
+    "learner.demonstrations is priority, which has no fixed number of expert transitions:"
+    " set learner.agent_items 256 and learner.expert_items 0": {
+        "learner__demonstrations": "priority"
+    },
+    "learner.pretraining_updates needs an expert replay: use --demos with"
+    " learner.demonstrations fixed, annealed or priority, or set it to 0": {
+        "learner__pretraining_updates": 1,
+        "learner__expert_items": 0,
+        "demos": (),
+    },
+    "replay.horizon_losses is summed, which has the same lengths in both replays:"
+    " leave replay.expert_horizons empty": {
+        "replay__horizon_losses": "summed",
+        "replay__expert_horizons": (1, 3),
+    },
+    "replay.horizon_losses is summed, but learner.agent_items (191) or learner.expert_items (64)"
+    " is not a multiple of the 2 lengths of replay.horizons": {
+        "replay__horizon_losses": "summed",
+        "learner__agent_items": 191,
+    },
 }
 
 
@@ -249,7 +285,7 @@ def test_minimum_sizes_are_accepted(name: str) -> None:
         ({"actor": {"lanes": True}}, "actor.lanes must be a whole number, not True"),
         (
             {"actor": {"epsilon_schedule": "rope"}},
-            "actor.epsilon_schedule must be one of paper, apex, not 'rope'",
+            "actor.epsilon_schedule must be one of paper, apex, constant, linear, not 'rope'",
         ),
         (
             {"environment": {"full_actions": 1}},

@@ -225,7 +225,7 @@ def check_updates() -> None:
             runner = UpdateRunner(mixture, learner)
             runner.run(2)
         passes = learner.objective.passes
-        assert kernels == passes.takes_raw_observations == (learner.fused_adam is not None)
+        assert kernels == passes.takes_raw_observations == (learner.fused_step is not None)
         assert kernels == (passes.actor_q_function is dueling.dueling_values)
         weights = torch.cat([p.detach().flatten() for p in learner.parameters])
         found.append((weights, runner.compute_mean_terms(), mixture.expert.tree.masses))

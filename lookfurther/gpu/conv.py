@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from lookfurther.gpu import conv_kernels
 from lookfurther.networks import DuelingNetwork, SpaceToDepth
+from lookfurther.single_stream import ScaleGradient
 
 kernels: Any = conv_kernels  # type checkers do not know launches, kernel[grid](...)
 
@@ -76,6 +77,8 @@ def is_supported(network: nn.Module, precision: torch.dtype) -> bool:
     if not isinstance(network, DuelingNetwork) or not isinstance(network.inlet, SpaceToDepth):
         return False
     if not network.head.is_one_product:
+        return False
+    if any(isinstance(layer, ScaleGradient) for layer in network.torso.children()):
         return False
     device, (planes, *sides) = network.head.value.weight.device, network.spec.observation_shape
     if device.type != "cuda" or precision != torch.bfloat16 or network.spec.dtype != "uint8":

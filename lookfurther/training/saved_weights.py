@@ -16,8 +16,6 @@ from lookfurther.networks import load_network_weights
 from lookfurther.training import checkpoint
 from lookfurther.training.checkpoint_manifest import TENSOR_SUFFIX
 
-OPTIONAL_PARTS = ("target", "adam")  # of Learner.state, next to the weights
-
 
 def find_checkpoint(path: Path, parts: Collection[str]) -> checkpoint.Checkpoint:
     """The checkpoint at a path, or the best one of a run folder, or its newest one."""
@@ -31,18 +29,18 @@ def find_checkpoint(path: Path, parts: Collection[str]) -> checkpoint.Checkpoint
     return saved
 
 
-def read_learner_state(path: Path) -> dict[str, dict[str, Tensor]]:
-    """Weights, and target weights and Adam's moments if the checkpoint has them.
+def read_learner_state(path: Path, optional_parts: Collection[str]) -> dict[str, dict[str, Tensor]]:
+    """Weights, and target weights and the optimizer's moments if the checkpoint has them.
 
     A best checkpoint, an export and a file contain only weights.
     """
     if path.is_file():
         return {"weights": _read_weights_file(path)}
     saved = find_checkpoint(path, ("weights",))
-    files = (saved.path / (part + TENSOR_SUFFIX) for part in OPTIONAL_PARTS)
+    files = (saved.path / (part + TENSOR_SUFFIX) for part in optional_parts)
     if not all(file.exists() for file in files):
         return saved.files
-    return saved.files | checkpoint.load(saved.path, OPTIONAL_PARTS).files
+    return saved.files | checkpoint.load(saved.path, optional_parts).files
 
 
 def _read_weights_file(path: Path) -> dict[str, Tensor]:
@@ -67,7 +65,7 @@ def warm_start(learner: Learner, path: Path) -> list[str]:
 
     Without target weights the target network starts as a copy of the online network.
     """
-    found = read_learner_state(path)
+    found = read_learner_state(path, ("target", learner.optimizer.name))
     state = learner.state() | {"target": found["weights"]} | found
     try:
         load_network_weights(learner.online_network, state["weights"])
