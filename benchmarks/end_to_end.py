@@ -70,7 +70,7 @@ class LookFurtherTraining:
             Path(os.devnull).open("w") as devnull,
             redirect_stdout(devnull),
         ):
-            if self.config.learner.expert_items:
+            if self.config.uses_demos:
                 demos = save_random_demos(self.config, Path(folder))
                 self.config = replace(self.config, demos=(str(demos),))
             minutes = (self.fill_seconds + warm + seconds) / 60

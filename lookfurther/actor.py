@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lookfurther.config import Config
-from lookfurther.exploration import EPSILON_SCHEDULES, EXPLORATIONS, Exploration
+from lookfurther.exploration import EXPLORATIONS, Exploration, initial_epsilons
 from lookfurther.losses import value_of_action
 from lookfurther.networks import network_value_transform
 from lookfurther.priorities import PRIORITY_FUNCTIONS, initial_td_error
@@ -41,7 +41,8 @@ class Actor:
         self.value_transform = network_value_transform(weights.network, config.learner)
         self.priority_function = PRIORITY_FUNCTIONS[config.learner.priority_type]
         self.reward_transform = REWARD_TRANSFORMS[config.environment.reward_transform]
-        epsilons = EPSILON_SCHEDULES[config.actor.epsilon_schedule](config.actor.lanes)
+        a = config.actor
+        epsilons = initial_epsilons(a.epsilon_schedule, a.lanes, a.epsilon_end)
         self.epsilon = epsilons[lanes.start : lanes.stop].float().to(device)
         self.generator = torch.Generator(device).manual_seed(config.run.seed + lanes.start)
         self.exploration: Exploration = EXPLORATIONS[config.actor.exploration](len(lanes), device)

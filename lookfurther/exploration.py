@@ -22,7 +22,15 @@ def apex_epsilons(m: int) -> Tensor:
     return 0.4 ** (1 + 7 * alpha)
 
 
-EPSILON_SCHEDULES = {"paper": paper_epsilons, "apex": apex_epsilons}
+def initial_epsilons(schedule: str, m: int, end: float) -> Tensor:
+    """The epsilons [m] float64 at the start of a run."""
+    schedules = {
+        "paper": paper_epsilons(m),
+        "apex": apex_epsilons(m),
+        "constant": torch.full((m,), end, dtype=torch.float64),
+        "linear": torch.ones(m, dtype=torch.float64),
+    }
+    return schedules[schedule]
 
 
 def epsilon_greedy(q: Tensor, epsilon: Tensor, generator: Generator) -> Tensor:

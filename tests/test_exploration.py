@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from lookfurther.exploration import (
-    EPSILON_SCHEDULES,
     EpsilonGreedy,
     EpsilonZGreedy,
     apex_epsilons,
     duration_cdf,
     epsilon_greedy,
+    initial_epsilons,
     paper_epsilons,
 )
 
@@ -43,9 +43,11 @@ def test_epsilons_of_four_lanes_by_hand() -> None:
     assert apex_epsilons(4).tolist() == pytest.approx(apex, rel=1e-12)
 
 
-@pytest.mark.parametrize(("name", "epsilon"), [("paper", 0.001), ("apex", 0.4)])
+@pytest.mark.parametrize(
+    ("name", "epsilon"), [("paper", 0.001), ("apex", 0.4), ("constant", 0.02), ("linear", 1.0)]
+)
 def test_single_lane_has_first_epsilon(name: str, epsilon: float) -> None:
-    assert EPSILON_SCHEDULES[name](1).tolist() == pytest.approx([epsilon], rel=1e-12)
+    assert initial_epsilons(name, 1, 0.02).tolist() == pytest.approx([epsilon], rel=1e-12)
 
 
 @pytest.mark.parametrize("epsilon", [0.001, 0.3, 1.0])

@@ -60,7 +60,7 @@ def parse_bench_options(args: list[str]) -> BenchOptions:
 def run(args: list[str]) -> int:
     """Measure, and print a table and the bottleneck."""
     options = parse_bench_options(args)
-    demos = ("noise",) if options.config.learner.expert_items else ()
+    demos = ("noise",) if options.config.uses_demos else ()
     config = validate(replace(options.config, demos=demos))
     if options.json:
         check_writable("--json", options.json)

@@ -146,7 +146,7 @@ class SuitePlan(NamedTuple):
     def build_job(self, env: str, variant: str, seed: int) -> SuiteJob:
         """One cell of the grid; a preset without demonstrations gets none."""
         config = preset(variant, self.scale, env=env, run__seed=seed, **self.overrides)
-        if config.learner.expert_items:
+        if config.uses_demos:
             game = game_of(env) or base_name(env)
             named = (str(name).replace("{game}", game) for name in self.demo_names)
             config = replace(config, demos=tuple(named))

@@ -25,6 +25,16 @@ class ReplayMixture:
         self.agent_items, self.expert_items = agent_items, expert_items
         self.expert_stream = make_side_stream(agent.device, high_priority=True)
 
+    @property
+    def replays(self) -> list[PrioritizedReplay]:
+        """The agent's replay and, if there is one, the expert's."""
+        return [replay for replay in (self.agent, self.expert) if replay is not None]
+
+    def expert_only(self) -> ReplayMixture:
+        """Batches of the same size of demonstrations alone, for pre-training."""
+        assert self.expert is not None
+        return ReplayMixture(self.expert, None, self.agent_items + self.expert_items, 0)
+
     def empty_batch(self) -> Batch:
         """A batch to write to."""
         n, planes = self.agent_items + self.expert_items, self.agent.planes
@@ -55,9 +65,8 @@ class ReplayMixture:
 
     def compile(self) -> None:
         """Compile the arithmetic of sampling into a few kernels."""
-        for replay in (self.agent, self.expert):
-            if replay is not None:
-                replay.compile()
+        for replay in self.replays:
+            replay.compile()
         # One kernel for all columns.
         self._fill_columns = compile_static(self._fill_columns, combo_kernels=True)
 

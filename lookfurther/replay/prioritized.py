@@ -49,6 +49,7 @@ class PrioritizedReplay(SlotRings):
     ) -> None:
         super().__init__(spec, lanes, capacity, device)
         self.config, self.gamma = config, gamma
+        self.beta: Any = config.beta  # a number, or an array of one that a schedule changes
         self.max_horizon = max(config.horizons)
         # Derived from rewards and marks: an item's n-step reward, discount and slot of x'.
         items = len(self.actions) * len(config.horizons)
@@ -161,19 +162,40 @@ class PrioritizedReplay(SlotRings):
 
         The observations are written to `out` [2, count, *observation_shape] if it is given.
         """
-        item, weights, *columns = self._draw_items(count)
+        item, weights, *columns = self._draw_items(count // self.rows_per_item)
         return self._build_batch(item, weights, columns, out)
 
-    def _draw_items(self, count: int) -> tuple[Any, ...]:
-        """Items [B] drawn at random, their importance weights, and `_gather_columns` of them."""
-        stratum = self._arange(count)
-        u = next_uniform(to_native(self.rng_state), stratum + 1)
-        item, probability = self.tree.draw_items((stratum + u) / count)
-        weights = importance_weights(probability, self.config.beta)
-        xp = array_namespace(weights)
-        return item, xp.asarray(weights, dtype=xp.float32), *self._gather_columns(item)
+    def load_items(self, item: Any, weights: Any, out: Tensor) -> Batch:
+        """The transitions of drawn items [n] with these weights, observations in `out`."""
+        item, weights, *columns = self._expand_and_gather(item, weights)
+        return self._build_batch(item, weights, columns, out)
 
-    def _gather_columns(self, item: ArrayT) -> tuple[Any, ...]:
+    def draw_shares(self, count: int) -> Any:
+        """A random position in each of `count` equal strata of [0, 1), in order."""
+        stratum = self._arange(count)
+        return (stratum + next_uniform(to_native(self.rng_state), stratum + 1)) / count
+
+    def _draw_items(self, count: int) -> tuple[Any, ...]:
+        """Items drawn at random, their importance weights, and `gather_columns` of them."""
+        item, probability = self.tree.draw_items(self.draw_shares(count))
+        return self._expand_and_gather(item, importance_weights(probability, self.beta))
+
+    def _expand_and_gather(self, item: Any, weights: Any) -> tuple[Any, ...]:
+        """The rows [B] of a batch for items, their weights in float32, and their columns."""
+        item, weights = self.expand_items(item, weights)
+        xp = array_namespace(weights)
+        return item, xp.asarray(weights, dtype=xp.float32), *self.gather_columns(item)
+
+    @property
+    def rows_per_item(self) -> int:
+        """The rows of a batch that one drawn item fills."""
+        return 1
+
+    def expand_items(self, item: ArrayT, weights: ArrayT) -> tuple[ArrayT, ArrayT]:
+        """The items of the rows of a batch, and their weights."""
+        return item, weights
+
+    def gather_columns(self, item: ArrayT) -> tuple[Any, ...]:
         """The columns of `Batch` from a to a_next for items [B], and the rows of their planes."""
         xp, slot = array_namespace(item), item // len(self.config.horizons)
         a = xp.asarray(to_native(self.actions).take(slot), dtype=xp.int64)
@@ -198,9 +220,12 @@ class PrioritizedReplay(SlotRings):
 
     def iter_items(self, count: int) -> Iterator[Batch]:
         """Every samplable item once, in order, at most `count` at a time."""
-        for item in torch.split(self.tree.masses.nonzero().view(-1), count):
-            weights = torch.ones(len(item), device=self.device)
-            yield self._build_batch(item, weights, self._gather_columns(to_native(item)), None)
+        samplable = self.tree.masses.nonzero().view(-1)
+        groups = torch.split(samplable, count // self.rows_per_item) if len(samplable) else ()
+        for item in groups:
+            weights = torch.ones(len(item), dtype=torch.float64, device=self.device)
+            rows, weights, *columns = self._expand_and_gather(to_native(item), to_native(weights))
+            yield self._build_batch(rows, weights, columns, None)
 
     def update_priorities(self, item: Tensor, priority: Tensor) -> None:
         """Set new priorities of sampled items; an item that became unsamplable stays so."""

@@ -46,7 +46,6 @@ def runs_table(groups: Sequence[RunGroup]) -> ReportTable:
 
 
 def _run_row(group: RunGroup, counts: Sequence[str]) -> TableRow:
-    demo_share = 100 * group.config.learner.expert_items / group.config.batch_size
     return [
         text_cell(env_title(group.env)),
         text_cell(group.variant),
@@ -57,10 +56,18 @@ def _run_row(group: RunGroup, counts: Sequence[str]) -> TableRow:
         ),
         number_cell(_mean_last_value(group, "minutes")),
         _count_cell(group, "steps_per_second"),
-        percent_cell(demo_share),
+        percent_cell(100 * _demo_share(group)),
         _final_return_cell(group),
         number_cell(max(_last_values(group, "return_best"), default=None)),
     ]
+
+
+def _demo_share(group: RunGroup) -> float:
+    """The share of demonstrations in a batch: the last measured one if it varies."""
+    measured = _last_values(group, "expert_share")
+    if measured:
+        return sum(measured) / len(measured)
+    return group.config.learner.expert_items / group.config.batch_size
 
 
 def _last_values(group: RunGroup, key: str) -> list[float]:

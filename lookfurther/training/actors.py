@@ -157,6 +157,12 @@ class ActorPool:
         self.episode_stats.add_step(group.last_step, group.actor.lanes)
         return chunk, group
 
+    def set_epsilon(self, epsilon: float) -> None:
+        """Give every lane the same epsilon."""
+        for group in self.groups:
+            with group.on_actor_stream():
+                group.actor.epsilon.fill_(epsilon)
+
     def publish_weights(self, weights: MasterWeights) -> None:
         """Act with these weights from the next step on, or a few steps later on a GPU."""
         self.weight_sync.publish(weights)

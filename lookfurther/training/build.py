@@ -14,23 +14,38 @@ from torch import nn
 
 from lookfurther.actor import Actor
 from lookfurther.config import Config
-from lookfurther.demos.episode import Episode, episodes_to_chunk
+from lookfurther.demos.episode import Episode, best_episode_index, episodes_to_chunk
 from lookfurther.demos.imitation import limit_imitation
 from lookfurther.envs import Envs, make_envs
+from lookfurther.errors import ConfigError
 from lookfurther.learner import Learner
 from lookfurther.master_weights import MasterWeights
 from lookfurther.objective_variants import choose_objective
 from lookfurther.replay.mixture import ReplayMixture
 from lookfurther.replay.prioritized import PrioritizedReplay
+from lookfurther.replay.shared import AnnealedMixture, PriorityMixture, SharedMixture
+from lookfurther.replay.summed import SummedHorizonReplay
 from lookfurther.returns import discounted_returns
 from lookfurther.system.processes import count_cores
 from lookfurther.training.actors import ActorGroup, ActorPool
 from lookfurther.training.hardware import Hardware
 from lookfurther.transforms import REWARD_TRANSFORMS
-from lookfurther.types import Spec
+from lookfurther.types import BEST, Chunk, Spec
 
 # Streams of a run's seed: no two uses share random numbers.
 RANDOM_STREAMS: dict[str, Any] = {"train": (0, 3), "evaluate": 1, "replay": 2, "stagger": 4}
+# By the setting `learner.demonstrations`.
+MIXTURES: dict[str, type[ReplayMixture]] = {
+    "fixed": ReplayMixture,
+    "annealed": AnnealedMixture,
+    "priority": PriorityMixture,
+    "spike": ReplayMixture,
+}
+# By the setting `replay.horizon_losses`.
+REPLAYS: dict[str, type[PrioritizedReplay]] = {
+    "separate": PrioritizedReplay,
+    "summed": SummedHorizonReplay,
+}
 
 
 def build_envs(
@@ -92,6 +107,12 @@ def draw_first_truncations(config: Config, lanes: range) -> np.ndarray:
     return steps[lanes.start : lanes.stop]
 
 
+def choose_mixture_device(config: Config, learner_device: torch.device) -> torch.device:
+    """Where the mixture samples: the host if the share of demonstrations is not fixed."""
+    is_shared = issubclass(MIXTURES[config.learner.demonstrations], SharedMixture)
+    return torch.device("cpu") if is_shared else learner_device
+
+
 def build_mixture(
     config: Config,
     spec: Spec,
@@ -102,10 +123,16 @@ def build_mixture(
     """The agent replay and the expert replay, in the memory of a device."""
     sequence = np.random.SeedSequence((config.run.seed, RANDOM_STREAMS["replay"]))
     seeds = [int(s) for s in sequence.generate_state(2)]
-    lanes, capacity, gamma = config.actor.lanes, config.replay.capacity, config.learner.gamma
-    agent = PrioritizedReplay(spec, lanes, capacity, config.replay, gamma, device, seeds[0])
-    expert = build_expert_replay(config, spec, episodes, device, seeds[1]) if episodes else None
-    mixture = ReplayMixture(agent, expert, config.learner.agent_items, config.learner.expert_items)
+    lanes, capacity, learner = config.actor.lanes, config.replay.capacity, config.learner
+    replay_class = REPLAYS[config.replay.horizon_losses]
+    agent = replay_class(spec, lanes, capacity, config.replay, learner.gamma, device, seeds[0])
+    expert = None
+    if learner.demonstrations == "spike":
+        spike_replay(config, agent, episodes)
+    elif episodes:
+        expert = build_expert_replay(config, spec, episodes, device, seeds[1])
+    mixture_class = MIXTURES[learner.demonstrations]
+    mixture = mixture_class(agent, expert, learner.agent_items, learner.expert_items)
     if device.type == "cuda" and is_compiled:
         mixture.compile()
     return mixture
@@ -115,18 +142,47 @@ def build_expert_replay(
     config: Config, spec: Spec, episodes: Sequence[Episode], device: torch.device, seed: int
 ) -> PrioritizedReplay:
     """The expert replay, filled once, with transformed rewards."""
-    horizons = config.replay.expert_horizons or config.replay.horizons
-    replay_config = replace(config.replay, horizons=horizons)
+    r, gamma = config.replay, config.learner.gamma
+    horizons = r.expert_horizons or r.horizons
+    offset = r.expert_priority_offset or r.priority_offset
+    replay_config = replace(r, horizons=horizons, priority_offset=offset)
+    chunk = build_demo_chunk(config, spec, episodes, horizons)
+    capacity = len(chunk.action) + spec.stack
+    replay = REPLAYS[r.horizon_losses](spec, 1, capacity, replay_config, gamma, device, seed)
+    replay.add(chunk)
+    VALUE_FLOOR_SETTERS[config.learner.value_floor](replay)
+    return replay
+
+
+def build_demo_chunk(
+    config: Config, spec: Spec, episodes: Sequence[Episode], horizons: Sequence[int]
+) -> Chunk:
+    """Episodes one after another in one lane, with transformed rewards and marks for L_IM."""
     chunk = episodes_to_chunk(
         episodes, max(horizons), len(horizons), config.learner.imitated_episodes
     )
     chunk = limit_imitation(chunk, episodes, spec.stack, config.learner.imitated_steps)
     reward = REWARD_TRANSFORMS[config.environment.reward_transform](torch.from_numpy(chunk.reward))
-    capacity = len(chunk.action) + spec.stack
-    replay = PrioritizedReplay(spec, 1, capacity, replay_config, config.learner.gamma, device, seed)
-    replay.add(chunk._replace(reward=reward.numpy()))
-    VALUE_FLOOR_SETTERS[config.learner.value_floor](replay)
-    return replay
+    return chunk._replace(reward=reward.numpy())
+
+
+def spike_replay(config: Config, agent: PrioritizedReplay, episodes: Sequence[Episode]) -> None:
+    """Write demonstrations to the agent's replay, where they age like its own steps (Lipton 2016).
+
+    Each goes to the lane with the most space. They do not count as steps of the agent.
+    """
+    best = best_episode_index(episodes)
+    for i, episode in enumerate(episodes):
+        chunk = build_demo_chunk(config, agent.spec, [episode], config.replay.horizons)
+        if config.learner.imitated_episodes == "best" and i != best:
+            chunk = chunk._replace(mark=np.asarray(chunk.mark) & ~np.uint8(BEST))
+        lane = int(agent.cursor.argmin())
+        if int(agent.cursor[lane]) + len(chunk.action) > agent.slots_per_lane:
+            raise ConfigError(
+                f"demonstration {i} does not fit: a lane of the replay holds"
+                f" {agent.slots_per_lane:,} steps: raise replay.capacity"
+            )
+        agent.write_slots(chunk, lane)
 
 
 def leave_value_floor_unset(replay: PrioritizedReplay) -> None:

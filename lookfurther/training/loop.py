@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 
 from torch import Tensor
 
@@ -16,8 +17,11 @@ from lookfurther.system.acceleration import make_graphed
 from lookfurther.training.actors import ActorGroup, ActorPool
 from lookfurther.training.hardware import get_rng_state, set_rng_state
 from lookfurther.training.launch_limit import LaunchLimit
+from lookfurther.training.schedules import build_schedules
 from lookfurther.training.signals import StopRequested
 from lookfurther.training.updates import UpdateRunner
+
+PRETRAINING_BURST = 50  # updates between two checks for a stop signal
 
 
 class TrainingLoop:
@@ -40,6 +44,7 @@ class TrainingLoop:
         self.update_runner = UpdateRunner(mixture, learner)
         self.launch_limit = LaunchLimit(self.update_runner.device)
         self.replay_writers = [self._build_replay_writer(group) for group in actor_pool.groups]
+        self.schedules = build_schedules(config, actor_pool, mixture)
         self.wait_seconds = {"wait_environments": 0.0, "wait_learner": 0.0}
 
     @property
@@ -48,7 +53,33 @@ class TrainingLoop:
         return self.mixture.agent.inserted
 
     def run_iteration(self) -> None:
+        """Pre-train, or step one group of lanes and run the updates that are due."""
+        if self.pretraining_updates_left:
+            self.pretrain(min(PRETRAINING_BURST, self.pretraining_updates_left))
+        else:
+            self.run_step()
+
+    @property
+    def pretraining_updates_left(self) -> int:
+        """Updates on demonstrations alone before the first step."""
+        return max(0, self.config.learner.pretraining_updates - self.learner.updates)
+
+    @cached_property
+    def pretraining_runner(self) -> UpdateRunner:
+        """Runs updates on demonstrations alone."""
+        return UpdateRunner(self.mixture.expert_only(), self.learner)
+
+    def pretrain(self, count: int) -> None:
+        """Run `count` updates on demonstrations; after the last one the actors get the weights."""
+        self.pretraining_runner.run(count)
+        self.learner.raise_if_diverged()
+        if not self.pretraining_updates_left:
+            self.actor_pool.publish_weights(self.learner.online_weights)
+
+    def run_step(self) -> None:
         """Step one group of lanes and run the updates that are due, at the same time or after."""
+        for schedule in self.schedules:
+            schedule.set_value(schedule.value_at(self.step))
         self.actor_pool.start_step()
         if self.is_learning_concurrent:
             self.run_due_updates()
@@ -118,9 +149,7 @@ class TrainingLoop:
         """A callable that writes a group's chunk to the replay."""
         agent, actor = self.mixture.agent, group.actor
         first = actor.lanes.start
-        return make_graphed(
-            lambda: agent.write_slots(actor.closed_chunk(), first), self.update_runner.device
-        )
+        return make_graphed(lambda: agent.write_slots(actor.closed_chunk(), first), agent.device)
 
     @contextmanager
     def _add_wait_seconds(self, name: str) -> Iterator[None]:
@@ -130,12 +159,13 @@ class TrainingLoop:
 
 
 def updates_due(config: Config, inserted: int) -> int:
-    """Updates that the learner should have made after `inserted` agent steps.
+    """Updates, with pre-training, that the learner should have made after `inserted` agent steps.
 
     The ratio of learning to acting is a setting; it does not depend on the machine's speed.
     """
     learnable = max(0, inserted - config.replay.learning_starts)
-    return int(learnable * config.learner.samples_per_insert / config.batch_size)
+    updates = int(learnable * config.learner.samples_per_insert / config.batch_size)
+    return config.learner.pretraining_updates + updates
 
 
 def has_crossed_multiple(before: int, now: int, period: int) -> bool:

@@ -109,7 +109,9 @@ class TrainingRun:
     def _run_iteration_and_report(self, metrics: MetricsWriter) -> None:
         """One iteration, then the evaluation, metrics and checkpoint that are due."""
         run, before = self.config.run, self.step
+        updates = self.loop.learner.updates
         self.loop.run_iteration()
+        self._report_pretraining(updates)
         self._warn_of_replacements()
         for episode in self.loop.actor_pool.episode_stats.newly_finished:
             self.callbacks.call("on_episode", self.step, episode)
@@ -123,6 +125,15 @@ class TrainingRun:
                 self.progress.print_message(f"checkpoint saved on request at step {self.step:,}")
         elif self._is_save_due(before):
             self.save_or_warn()
+
+    def _report_pretraining(self, updates_before: int) -> None:
+        """Print a line for every tenth of the pre-training."""
+        total, updates = self.config.learner.pretraining_updates, self.loop.learner.updates
+        is_due = has_crossed_multiple(updates_before, updates, max(1, total // 10))
+        if updates_before < total and (is_due or updates == total):
+            loss = self.loop.pretraining_runner.compute_mean_terms()["loss"]
+            text = f"pre-training: {updates:,} of {total:,} updates, loss {loss:.4g}"
+            self.progress.print_message(text)
 
     def _is_time_up(self) -> bool:
         minutes = self.config.run.minutes
@@ -153,7 +164,8 @@ class TrainingRun:
         stats, low_epsilon = actor_pool.episode_stats, actor_pool.low_epsilon_lanes()
         rates = self._compute_rates()
         frames_per_step = config.environment.action_repeat if is_atari(config.env) else 1
-        learned_items = learner.updates * config.batch_size
+        updates = max(0, learner.updates - config.learner.pretraining_updates)
+        learned_items = updates * config.batch_size
         return {
             "step": self.step,
             "frames": self.step * frames_per_step,
@@ -209,8 +221,11 @@ class TrainingRun:
 
     def _save_checkpoint(self) -> None:
         files, metadata = self.loop.state(), self._checkpoint_metadata()
-        keep = self.config.run.keep_checkpoints
-        path = checkpoint.save(self.run_dir.checkpoints_dir, self.step, files, metadata, keep)
+        folder, keep = self.run_dir.checkpoints_dir, self.config.run.keep_checkpoints
+        if self.step == 0:  # pre-training goes on at the same step
+            path = checkpoint.save_and_remove_others(folder, 0, files, metadata)
+        else:
+            path = checkpoint.save(folder, self.step, files, metadata, keep)
         self.callbacks.call("on_checkpoint", self.step, path)
 
     def _checkpoint_metadata(self) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from lookfurther.training.build import (
     build_learner,
     build_mixture,
     build_training_envs,
+    choose_mixture_device,
 )
 from lookfurther.training.hardware import Hardware, choose_replay_device
 from lookfurther.training.loop import TrainingLoop
@@ -173,7 +174,7 @@ class ThroughputBenchmark:
 
     def build_loop(self, mixture: ReplayMixture, **settings: Any) -> TrainingLoop:
         """The loop of a run with this mixture and these settings."""
-        config = replace(self.config, **settings)
+        config = replace(self.config, learner__pretraining_updates=0, **settings)
         actor_pool, learner = self.actors_and_learner
         concurrent = self.hardware.is_learning_concurrent
         return TrainingLoop(config, actor_pool, mixture, learner, concurrent)
@@ -209,8 +210,9 @@ class ThroughputBenchmark:
         spec, capacity = self.spec, self.config.replay.capacity
         horizons = len(self.config.replay.horizons)
         size = PrioritizedReplay.estimate_bytes(spec, capacity, horizons)
-        device = choose_replay_device(self.device, capacity, size, 0)
-        demos = [_build_random_demo(spec)] if self.config.learner.expert_items else []
+        preferred_device = choose_mixture_device(self.config, self.device)
+        device = choose_replay_device(preferred_device, capacity, size, 0)
+        demos = [_build_random_demo(spec)] if self.config.uses_demos else []
         return build_mixture(self.config, spec, demos, device, self.hardware.is_compiled)
 
     def _measure_rate(self, function: Callable[[], Any]) -> float:

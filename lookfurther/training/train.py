@@ -29,6 +29,7 @@ from lookfurther.training.build import (
     build_learner,
     build_mixture,
     build_training_envs,
+    choose_mixture_device,
 )
 from lookfurther.training.callbacks import Callback, CallbackList, RunContext, check_callbacks
 from lookfurther.training.console import ProgressDisplay
@@ -105,7 +106,7 @@ def train(
                 if init is not None:
                     parts = warm_start(learner, Path(init))
                     progress.print_message(f"start from {init}: {', '.join(parts)}")
-                _set_initial_expert_priorities(loop)
+                _set_initial_demo_priorities(loop)
             return run.run()
 
 
@@ -114,13 +115,13 @@ def _make_progress_display(config: Config) -> ProgressDisplay:
     return ProgressDisplay(config.run.steps, title, config.run.minutes)
 
 
-def _set_initial_expert_priorities(loop: TrainingLoop) -> None:
+def _set_initial_demo_priorities(loop: TrainingLoop) -> None:
     """Set the priorities of demonstrations to the TD errors of the initial network."""
-    expert, device = loop.mixture.expert, loop.learner.online_weights.device
-    if expert is not None:
-        for batch in expert.iter_items(loop.config.batch_size):
+    device = loop.learner.online_weights.device
+    for replay in loop.mixture.replays:
+        for batch in replay.iter_items(loop.config.batch_size):
             priority = loop.learner.compute_priority(Batch(*(t.to(device) for t in batch)))
-            expert.update_priorities(batch.item, priority.to(expert.device))
+            replay.update_priorities(batch.item, priority.to(replay.device))
 
 
 def default_run_dir(config: Config) -> str:
@@ -143,7 +144,8 @@ def _describe_run(
     expert_bytes = PrioritizedReplay.estimate_bytes(
         spec, expert_steps, len(expert_horizons or horizons)
     )
-    device = choose_replay_device(learner_device, capacity, agent_bytes, expert_bytes)
+    preferred_device = choose_mixture_device(config, learner_device)
+    device = choose_replay_device(preferred_device, capacity, agent_bytes, expert_bytes)
     progress.print_message(
         f"{spec.env}: observations {spec.observation_shape}, {pluralize(spec.actions, 'action')},"
         f" {pluralize(config.actor.lanes, 'lane')}"
