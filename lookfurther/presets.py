@@ -1,7 +1,9 @@
-"""The paper's variants as data: where they are in the paper, and the settings they change."""
+"""The paper's variants and its ancestors as data: their source, and the settings they change."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lookfurther.config import Config, replace
@@ -13,6 +15,7 @@ class Preset(NamedTuple):
 
     description: str
     overrides: dict[str, Any]
+    small: Mapping[str, Any] = MappingProxyType({})  # its own sizes at the scale small
 
 
 _NO_DEMOS: dict[str, Any] = {
@@ -20,6 +23,78 @@ _NO_DEMOS: dict[str, Any] = {
     "learner__expert_items": 0,
     "actor__epsilon_schedule": "apex",
 }
+
+_APEX_DQN: dict[str, Any] = _NO_DEMOS | {
+    "learner__value_transform": "identity",
+    "learner__tc_weight": 0.0,
+    "learner__gamma": 0.99,
+    "learner__priority_type": "abs",
+    "environment__reward_transform": "clip",
+    "replay__horizons": (3,),
+}
+# DQN and its descendants with one actor: 32 items every 4 steps.
+_ONE_ACTOR: dict[str, Any] = {
+    "actor__lanes": 1,
+    "actor__weight_sync_period": 4,
+    "replay__capacity": 1_000_000,
+    "learner__agent_items": 32,
+    "learner__expert_items": 0,
+    "learner__optimizer": "rmsprop",
+    "learner__gamma": 0.99,
+    "learner__value_transform": "identity",
+    "learner__tc_weight": 0.0,
+}
+_DOUBLE_DQN: dict[str, Any] = _ONE_ACTOR | {
+    "environment__reward_transform": "clip",
+    "environment__full_actions": False,
+    "environment__max_episode_length": 27_000,
+    "actor__epsilon_schedule": "linear",
+    "replay__horizons": (1,),
+    "network__dueling": False,
+    "learner__target_period": 7_500,
+    "learner__learning_rate": 2.5e-4,
+    "learner__max_gradient_norm": 1e6,  # in effect off: the Huber loss limits the TD error
+}
+_UNIFORM: dict[str, Any] = {"replay__alpha": 0.0, "replay__beta": 0.0}
+# A quarter of the rate, with the same largest step.
+_PRIORITIZED: dict[str, Any] = {
+    "replay__beta_schedule": "linear",
+    "learner__learning_rate": 2.5e-4 / 4,
+    "learner__rmsprop_eps": 0.01 / 32**2 / 4**2,
+    "learner__priority_type": "abs",
+}
+_DUELING: dict[str, Any] = {
+    "network__dueling": True,
+    "network__torso_gradient_scale": 0.5**0.5,
+    "learner__max_gradient_norm": 10.0,
+}
+# The small scale's rate is for Adam: centred RMSProp takes larger steps.
+_SMALL_RATE: dict[str, Any] = {"learner__learning_rate": 2.5e-4}
+_SMALL_DQN: dict[str, Any] = _SMALL_RATE | {"actor__epsilon_steps": 20_000}
+_DQFD: dict[str, Any] = {
+    "environment__reward_transform": "signed-log",
+    "actor__epsilon_schedule": "constant",
+    "replay__horizon_losses": "summed",
+    "replay__alpha": 0.4,
+    "replay__beta": 0.6,
+    "replay__priority_offset": 0.001,
+    "replay__expert_priority_offset": 1.0,
+    "learner__agent_items": 64,  # 32 steps of two horizons
+    "learner__samples_per_insert": 16.0,
+    "learner__demonstrations": "priority",
+    "learner__target_period": 10_000,
+    "learner__margin": 0.8,
+    "learner__td_loss": "squared",
+    "learner__l2_weight": 1e-5,
+    "learner__imitated_episodes": "all",
+    "learner__pretraining_updates": 750_000,
+}
+
+
+def _changed(overrides: dict[str, Any]) -> dict[str, Any]:
+    """The overrides that differ from the defaults."""
+    return {k: v for k, v in overrides.items() if replace(Config(), **{k: v}) != Config()}
+
 
 PRESETS: dict[str, Preset] = {
     "apex-dqfd": Preset("Tables 1-4, Ape-X DQfD", {}),
@@ -40,20 +115,69 @@ PRESETS: dict[str, Preset] = {
         {"learner__constrained_td": True, "learner__tc_weight": 0.0},
     ),
     "no-demos": Preset("Fig. 3, without demonstrations, Ape-X's epsilons", _NO_DEMOS),
-    "apex-dqn": Preset(
-        "Tables 1-4, Ape-X DQN (Horgan et al. 2018)",
-        _NO_DEMOS
+    "apex-dqn": Preset("Tables 1-4, Ape-X DQN (Horgan et al. 2018)", _APEX_DQN),
+    "apex-dqn-horgan": Preset(
+        "Horgan et al. 2018, Ape-X DQN with its own optimizer, loss and sizes",
+        _APEX_DQN
         | {
-            "learner__value_transform": "identity",
-            "learner__tc_weight": 0.0,
-            "learner__gamma": 0.99,
-            "learner__priority_type": "abs",
-            "environment__reward_transform": "clip",
-            "replay__horizons": (3,),
+            "actor__lanes": 360,
+            "actor__weight_sync_period": 100,
+            "learner__agent_items": 512,
+            "learner__learning_rate": 2.5e-4 / 4,
+            "learner__optimizer": "rmsprop",
+            "learner__rmsprop_eps": 1.5e-7,
+            "learner__td_loss": "squared",
+            "learner__samples_per_insert": 0.78,
+        },
+        _SMALL_RATE,
+    ),
+    "clipped": Preset(
+        "Sec. 3.2, clipped rewards instead of the transformed Bellman operator",
+        {"environment__reward_transform": "clip", "learner__value_transform": "identity"},
+    ),
+    "replay-spiking": Preset(
+        "Lipton et al. 2016, demonstrations start in the agent's replay and age out",
+        {
+            "learner__agent_items": 256,
+            "learner__expert_items": 0,
+            "learner__demonstrations": "spike",
+            "learner__im_weight": 0.0,
         },
     ),
+    "dqfd": Preset(
+        "Hester et al. 2018, DQfD",
+        _changed(_ONE_ACTOR | _PRIORITIZED | _DUELING | _DQFD),
+        _SMALL_RATE | {"learner__pretraining_updates": 2_000},
+    ),
+    "dqn": Preset(
+        "Mnih et al. 2015, DQN with the constants of DQN Zoo",
+        _changed(
+            _DOUBLE_DQN
+            | _UNIFORM
+            | {
+                "actor__epsilon_end": 0.1,
+                "learner__target_period": 2_500,
+                "learner__double_q": False,
+            }
+        ),
+        _SMALL_DQN,
+    ),
+    "double-dqn": Preset(
+        "van Hasselt et al. 2016, Double DQN with the tuned constants of DQN Zoo",
+        _changed(_DOUBLE_DQN | _UNIFORM),
+        _SMALL_DQN,
+    ),
+    "per": Preset(
+        "Schaul et al. 2016, Double DQN with prioritized replay, constants of DQN Zoo",
+        _changed(_DOUBLE_DQN | _PRIORITIZED),
+        _SMALL_DQN,
+    ),
+    "dueling": Preset(
+        "Wang et al. 2016, the same with a dueling network",
+        _changed(_DOUBLE_DQN | _PRIORITIZED | _DUELING),
+        _SMALL_DQN,
+    ),
 }
-
 SCALES: dict[str, Preset] = {
     "paper": Preset("the paper's sizes", {}),
     "small": Preset(
@@ -102,5 +226,6 @@ def preset(name: str, scale: str = "paper", **overrides: Any) -> Config:
         raise ConfigError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}")
     if not isinstance(scale, str) or scale not in SCALES:
         raise ConfigError(f"unknown scale {scale!r}: choose one of {', '.join(SCALES)}")
-    merged = PRESETS[name].overrides | SCALES[scale].overrides | {"preset": name} | overrides
-    return replace(Config(), **merged)
+    own = PRESETS[name].small if scale == "small" else {}
+    merged = PRESETS[name].overrides | SCALES[scale].overrides | dict(own) | {"preset": name}
+    return replace(Config(), **(merged | overrides))

@@ -137,7 +137,7 @@ def test_python_code_runs(page: str, short_runs: None, tmp_path: Path) -> None:
     for run in runs:
         last = metrics.read_metrics(run / "metrics.jsonl")[-1]
         assert last["updates"] > 0
-        assert keys - {"priority_expert", "evaluation_mean"} <= set(last) <= keys
+        assert keys - {"priority_expert", "expert_share", "evaluation_mean"} <= set(last) <= keys
         assert {path.name for path in run.iterdir()} <= files
 
 
@@ -337,6 +337,9 @@ def test_settings_page_is_current() -> None:
     generator = runpy.run_path(str(ROOT / "docs" / "generate_settings.py"))
     assert text("docs/settings.md") == generator["generate_page"](), (
         "docs/settings.md is outdated: run python docs/generate_settings.py"
+    )
+    assert text("docs/presets.md") == generator["generate_presets_page"](), (
+        "docs/presets.md is outdated: run python docs/generate_settings.py"
     )
     listed = {name.strip("`") for name, *_ in rows("docs/settings.md", "setting")}
     assert listed == setting_names()

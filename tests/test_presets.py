@@ -69,6 +69,24 @@ EXPECTED_OVERRIDES: dict[str, dict[str, Any]] = {
         "environment__reward_transform": "clip",
         "replay__horizons": (3,),
     },
+    "clipped": {
+        "environment__reward_transform": "clip",
+        "learner__value_transform": "identity",
+    },
+    "replay-spiking": {
+        "learner__agent_items": 256,
+        "learner__expert_items": 0,
+        "learner__demonstrations": "spike",
+        "learner__im_weight": 0.0,
+    },
+}
+# Systems of other papers: their numbers are tested against the papers below.
+OTHER_SYSTEMS = ("apex-dqn-horgan", "dqfd", "dqn", "double-dqn", "per", "dueling")
+SMALL_DQN: dict[str, Any] = {"actor__epsilon_steps": 20_000, "learner__learning_rate": 2.5e-4}
+EXPECTED_SMALL: dict[str, dict[str, Any]] = {
+    "apex-dqn-horgan": {"learner__learning_rate": 2.5e-4},
+    "dqfd": {"learner__learning_rate": 2.5e-4, "learner__pretraining_updates": 2_000},
+    **dict.fromkeys(("dqn", "double-dqn", "per", "dueling"), SMALL_DQN),
 }
 SMALL_OVERRIDES: dict[str, Any] = {
     "actor__lanes": 32,
@@ -88,19 +106,139 @@ def overrides_of(config: Config) -> dict[str, Any]:
 
 
 def test_every_preset_has_expected_overrides() -> None:
-    assert set(PRESETS) == set(EXPECTED_OVERRIDES)
+    assert set(PRESETS) == {*EXPECTED_OVERRIDES, *OTHER_SYSTEMS}
     assert set(SCALES) == {"paper", "small"}
 
 
-@pytest.mark.parametrize("name", EXPECTED_OVERRIDES)
+@pytest.mark.parametrize("name", PRESETS)
 def test_preset_changes_its_overrides_only(name: str) -> None:
     """An override equal to the default would be missing from the difference."""
-    assert overrides_of(preset(name)) == EXPECTED_OVERRIDES[name] == PRESETS[name].overrides
-    assert overrides_of(preset(name, "small")) == EXPECTED_OVERRIDES[name] | SMALL_OVERRIDES
+    own = PRESETS[name].overrides
+    assert overrides_of(preset(name)) == EXPECTED_OVERRIDES.get(name, own) == own
+    small = own | SMALL_OVERRIDES | EXPECTED_SMALL.get(name, {})
+    assert overrides_of(preset(name, "small")) == small
     assert preset(name).preset == name
 
 
-@pytest.mark.parametrize("name", [*PRESETS, *SCALES])
+def select_settings(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The values that a preset gives to settings, all of them, changed or default."""
+    flat = flatten_config(preset(name))
+    return {key: flat[key] for key in settings}
+
+
+# Mnih et al. 2015, extended data table 1, as in dqn_zoo/*/run_atari.py, in steps of four frames.
+DQN_CONSTANTS: dict[str, Any] = {
+    "actor__lanes": 1,
+    "actor__epsilon_schedule": "linear",
+    "actor__epsilon_steps": 1_000_000,
+    "replay__capacity": 1_000_000,
+    "replay__learning_starts": 50_000,
+    "replay__horizons": (1,),
+    "learner__agent_items": 32,
+    "learner__expert_items": 0,
+    "learner__samples_per_insert": 8.0,
+    "learner__gamma": 0.99,
+    "learner__optimizer": "rmsprop",
+    "learner__td_loss": "huber",
+    "learner__value_transform": "identity",
+    "learner__tc_weight": 0.0,
+    "environment__reward_transform": "clip",
+}
+LADDER: dict[str, dict[str, Any]] = {
+    "dqn": {
+        "actor__epsilon_end": 0.1,
+        "replay__alpha": 0.0,
+        "network__dueling": False,
+        "learner__double_q": False,
+        "learner__target_period": 40_000 // 4 // 4,
+        "learner__learning_rate": 0.00025,
+        "learner__rmsprop_eps": 0.01 / 32**2,
+    },
+    "double-dqn": {
+        "actor__epsilon_end": 0.01,
+        "replay__alpha": 0.0,
+        "network__dueling": False,
+        "learner__double_q": True,
+        "learner__target_period": 120_000 // 4 // 4,
+        "learner__learning_rate": 0.00025,
+        "learner__rmsprop_eps": 0.01 / 32**2,
+    },
+    "per": {
+        "actor__epsilon_end": 0.01,
+        "replay__alpha": 0.6,
+        "replay__beta": 0.4,
+        "replay__beta_schedule": "linear",
+        "network__dueling": False,
+        "learner__target_period": 120_000 // 4 // 4,
+        "learner__learning_rate": 0.00025 / 4,
+        "learner__rmsprop_eps": (0.01 / 32**2) * (1.0 / 4) ** 2,
+    },
+    "dueling": {
+        "replay__alpha": 0.6,
+        "network__dueling": True,
+        "network__torso_gradient_scale": pytest.approx(2**-0.5),
+        "learner__max_gradient_norm": 10.0,
+    },
+}
+
+
+@pytest.mark.parametrize("name", LADDER)
+def test_descendants_of_dqn_have_published_constants(name: str) -> None:
+    expected = DQN_CONSTANTS | LADDER[name]
+    assert select_settings(name, expected) == expected
+
+
+def test_dqfd_has_published_constants() -> None:
+    """Hester et al. 2018, supplementary material."""
+    expected = {
+        "learner__pretraining_updates": 750_000,
+        "learner__demonstrations": "priority",
+        "replay__horizons": (1, 10),
+        "replay__horizon_losses": "summed",
+        "learner__im_weight": 1.0,
+        "learner__margin": 0.8,
+        "learner__imitated_episodes": "all",
+        "learner__l2_weight": 1e-5,
+        "learner__td_loss": "squared",
+        "actor__epsilon_schedule": "constant",
+        "actor__epsilon_end": 0.01,
+        "replay__alpha": 0.4,
+        "replay__beta": 0.6,
+        "replay__beta_schedule": "linear",
+        "replay__priority_offset": 0.001,
+        "replay__expert_priority_offset": 1.0,
+        "learner__target_period": 10_000,
+        "learner__gamma": 0.99,
+        "environment__reward_transform": "signed-log",
+        "environment__full_actions": True,
+        "environment__noop_max": 30,
+        "learner__double_q": True,
+    }
+    assert select_settings("dqfd", expected) == expected
+
+
+def test_apex_dqn_horgan_has_published_constants() -> None:
+    """Horgan et al. 2018, appendix C and D."""
+    expected = {
+        "actor__lanes": 360,
+        "actor__epsilon_schedule": "apex",
+        "learner__agent_items": 512,
+        "replay__horizons": (3,),
+        "learner__optimizer": "rmsprop",
+        "learner__learning_rate": 0.00025 / 4,
+        "learner__rmsprop_eps": 1.5e-7,
+        "learner__td_loss": "squared",
+        "learner__max_gradient_norm": 40.0,
+        "learner__target_period": 2500,
+        "replay__alpha": 0.6,
+        "replay__beta": 0.4,
+        "replay__capacity": 2_000_000,
+        "replay__learning_starts": 50_000,
+    }
+    assert select_settings("apex-dqn-horgan", expected) == expected
+
+
+@pytest.mark.parametrize("name", [*EXPECTED_OVERRIDES, *SCALES])
 def test_preset_has_few_overrides(name: str) -> None:
     """At most 8 settings differ from the defaults or from another preset that it extends."""
     table = PRESETS if name in PRESETS else SCALES
@@ -111,20 +249,21 @@ def test_preset_has_few_overrides(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_preset_describes_its_place_in_paper(name: str) -> None:
-    assert re.match(r"(Tables? \d(-\d)?|Fig\. \d|Sec\. \d\.\d), \S", PRESETS[name].description)
+    place = r"(Tables? \d(-\d)?|Fig\. \d|Sec\. \d\.\d|[\w ]+ et al\. 20\d\d), \S"
+    assert re.match(place, PRESETS[name].description)
 
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_valid_at_every_scale(name: str, scale: str) -> None:
     config = preset(name, scale, env="ALE/Pong-v5")
-    if config.learner.expert_items:
+    if config.uses_demos:
         config = replace(config, demos=("pong",))
     assert from_json(to_json(validate(config))) == config
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", EXPECTED_OVERRIDES)
 def test_batch_size_is_always_256(name: str, scale: str) -> None:
     assert preset(name, scale).batch_size == 256
 

@@ -106,7 +106,7 @@ def test_train_arguments_reproduce_job_settings(
     config = preset(name, "small", env="CartPole-v1", run__folder="a b/c", run__minutes=0.5)
     config = replace(config, environment__full_actions=full, network__hidden=hidden)
     config = replace(config, learner__gamma=gamma, environment__reward_transform=reward)
-    demos = ("x/y-v0",) if config.learner.expert_items else ()
+    demos = ("x/y-v0",) if config.uses_demos else ()
     job = suite.SuiteJob(validate(replace(config, demos=demos)), "small")
     command, *words = job.train_arguments()
     assert command == "train"

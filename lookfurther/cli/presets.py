@@ -16,7 +16,7 @@ def run(options: PresetsOptions) -> int:
     """Print the presets and scales with the settings they change."""
     for title, table in (("presets", PRESETS), ("scales, --scale", SCALES)):
         print(f"{title}:")
-        for name, (place, overrides) in table.items():
+        for name, (place, overrides, _) in table.items():
             print(f"  {name:18}{place}")
             for setting, value in overrides.items():
                 print(f"  {'':20}{setting.replace('__', '.')} = {value}")
