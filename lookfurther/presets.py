@@ -198,7 +198,7 @@ SCALES: dict[str, Preset] = {
 def preset(name: str, scale: str = "paper", **overrides: Any) -> Config:
     """The configuration of a preset and a scale, with further overrides.
 
-    Presets, with their place in the paper; those without demonstrations take no `demos`:
+    Presets, with their source; those without demonstrations take no `demos`:
 
       apex-dqfd        Tables 1-4, Ape-X DQfD
       apex-dqfd-deeper Tables 1-4, Ape-X DQfD (deeper)
@@ -209,6 +209,14 @@ def preset(name: str, scale: str = "paper", **overrides: Any) -> Config:
       constrained-td   Fig. 4, constrained TD instead of the TC loss (Durugkar & Stone 2017)
       no-demos         Fig. 3, without demonstrations, Ape-X's epsilons
       apex-dqn         Tables 1-4, Ape-X DQN (Horgan et al. 2018)
+      apex-dqn-horgan  Horgan et al. 2018, Ape-X DQN with its own optimizer, loss and sizes
+      clipped          Sec. 3.2, clipped rewards instead of the transformed Bellman operator
+      replay-spiking   Lipton et al. 2016, demonstrations start in the agent's replay and age out
+      dqfd             Hester et al. 2018, DQfD
+      dqn              Mnih et al. 2015, DQN with the constants of DQN Zoo
+      double-dqn       van Hasselt et al. 2016, Double DQN with the tuned constants of DQN Zoo
+      per              Schaul et al. 2016, Double DQN with prioritized replay, constants of DQN Zoo
+      dueling          Wang et al. 2016, the same with a dueling network
 
     Scales:
 

@@ -311,8 +311,9 @@ def test_reprs_are_short() -> None:
 
 def test_help_of_preset_lists_presets_and_scales() -> None:
     text = preset.__doc__ or ""
-    for name, (description, _) in (PRESETS | SCALES).items():
-        assert re.search(rf"^ +{re.escape(name)} +{re.escape(description)}$", text, re.MULTILINE)
+    for name, preset_data in (PRESETS | SCALES).items():
+        line = rf"^ +{re.escape(name)} +{re.escape(preset_data.description)}$"
+        assert re.search(line, text, re.MULTILINE), name
 
 
 def test_public_names_are_listed_by_dir() -> None:
