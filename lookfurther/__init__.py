@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lookfurther.evaluation.evaluate import evaluate
     from lookfurther.presets import preset
     from lookfurther.training.callbacks import Callback
+    from lookfurther.training.clone import clone
     from lookfurther.training.summary import Summary
     from lookfurther.training.train import train
     from lookfurther.types import Spec
@@ -40,6 +41,7 @@ _MODULE_OF = {
     "LookFurtherError": "lookfurther.errors",
     "Spec": "lookfurther.types",
     "Summary": "lookfurther.training.summary",
+    "clone": "lookfurther.training.clone",
     "evaluate": "lookfurther.evaluation.evaluate",
     "load_demos": "lookfurther.demos.saved_demos",
     "preset": "lookfurther.presets",
@@ -56,6 +58,7 @@ __all__ = [
     "LookFurtherError",
     "Spec",
     "Summary",
+    "clone",
     "evaluate",
     "load_demos",
     "preset",

@@ -25,6 +25,7 @@ from lookfurther.cli import (
     analyse,
     bench,
     checkpoint,
+    clone,
     demos,
     evaluate,
     export,

@@ -17,6 +17,7 @@ COMMANDS = CommandGroup(
     "lookfurther.cli",
     {
         "train": Command("PRESET --env ENV [--demos SET ...]", "train an agent", "train"),
+        "clone": Command("PRESET --env ENV --demos SET ...", "imitate without reward", "clone"),
         "evaluate": Command(
             "RUN [--starts noop | human]", "play whole episodes and store the scores", "evaluate"
         ),

@@ -220,12 +220,20 @@ class PrioritizedReplay(SlotRings):
 
     def iter_items(self, count: int) -> Iterator[Batch]:
         """Every samplable item once, in order, at most `count` at a time."""
-        samplable = self.tree.masses.nonzero().view(-1)
+        samplable = self.samplable_items()
         groups = torch.split(samplable, count // self.rows_per_item) if len(samplable) else ()
         for item in groups:
-            weights = torch.ones(len(item), dtype=torch.float64, device=self.device)
-            rows, weights, *columns = self._expand_and_gather(to_native(item), to_native(weights))
-            yield self._build_batch(rows, weights, columns, None)
+            yield self.gather_items(item)
+
+    def samplable_items(self) -> Tensor:
+        """[n] every samplable item, in order."""
+        return self.tree.masses.nonzero().view(-1)
+
+    def gather_items(self, item: Tensor) -> Batch:
+        """The transitions of items [n], with importance weights of 1."""
+        weights = torch.ones(len(item), dtype=torch.float64, device=self.device)
+        rows, weights, *columns = self._expand_and_gather(to_native(item), to_native(weights))
+        return self._build_batch(rows, weights, columns, None)
 
     def update_priorities(self, item: Tensor, priority: Tensor) -> None:
         """Set new priorities of sampled items; an item that became unsamplable stays so."""
