@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # A process for every core: a test uses one.
 WORKERS := --numprocesses auto --dist worksteal
 
-.PHONY: setup browser train test test-fast check format clean
+.PHONY: setup browser train test test-fast check format docs clean
 
 setup: $(STAMP)
 
@@ -43,6 +43,10 @@ check: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The documentation site, with warnings as errors.
+docs: $(STAMP)
+	$(BIN)/python -m sphinx --fail-on-warning --jobs auto docs build/docs
 
 clean:
 	rm -rf $(VENV)

@@ -34,7 +34,7 @@ def test_unknown_public_name_is_an_error() -> None:
 
 
 def test_version_is_defined_once() -> None:
-    assert PYPROJECT["project"]["dynamic"] == ["version"]
+    assert PYPROJECT["project"]["dynamic"] == ["version", "readme"]
     assert "version" not in PYPROJECT["project"]
     source = PYPROJECT["tool"]["setuptools"]["dynamic"]["version"]
     assert source == {"attr": "lookfurther.__version__"}
