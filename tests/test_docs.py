@@ -30,6 +30,8 @@ from lookfurther.cli import (
     evaluate,
     export,
     main,
+    pull,
+    push,
     record,
     report,
     suite,
@@ -175,6 +177,14 @@ PARSERS = {
         analyse.AnalyseOptions, analyse.AnalyseOptions(), words, "docs"
     ),
     "bench": bench.parse_bench_options,
+    "push": lambda words: parse_options(push.PushOptions, push.PushOptions(), words, "docs"),
+    "pull": lambda words: parse_options(pull.PullOptions, pull.PullOptions(), words, "docs"),
+    "clone": lambda words: parse_options(
+        clone.CloneOptions,
+        clone.CloneOptions(preset(*train.split_preset(words)[:2])),
+        train.split_preset(words)[2],
+        "docs",
+    ),
     "checkpoint": lambda words: parse_options(
         checkpoint.CheckpointOptions, checkpoint.CheckpointOptions(), words, "docs"
     ),

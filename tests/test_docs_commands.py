@@ -49,6 +49,8 @@ NOT_RUN = {
     "make test": "runs this test",
     "tensorboard": "another project's server",
     "lookfurther checkpoint": "needs a run in progress; test_run_process.py has one",
+    "lookfurther push": "needs an account; test_sharing.py has a local server",
+    "lookfurther pull": "downloads; test_sharing.py has a local server",
     "lookfurther demos search": "takes minutes; test_go_explore.py has shorter ones",
     "python -m analysis": "test_benchmarks.py runs them",
     "python -m benchmarks": "test_benchmarks.py runs them, except those that need a GPU or peers",
@@ -64,6 +66,7 @@ ATARI = "--network.convolutions 4 4 4"
 SHORT = {
     "train --resume": f"{RUN} --run.steps 200",
     "train": RUN,
+    "clone": f"--epochs 1 --run.threads 1 --run.device cpu --network.hidden 16 {ATARI}",
     "bench": f"{RUN} {ATARI} --seconds 0.05",
     "evaluate": "--episodes 2 --lanes 2",
     "analyse": "--every 20 --steps 5 --episodes 2 --max-steps 20 --device cpu",

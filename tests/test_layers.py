@@ -43,7 +43,7 @@ LAYERS = (
     ("objective", "objective_variants", "learner"),
     ("training",),
     ("agent", "evaluation", "analysis"),
-    ("video", "report", "recorder"),
+    ("video", "report", "recorder", "sharing"),
     ("cli", "__main__", ""),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

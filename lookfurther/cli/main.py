@@ -33,6 +33,8 @@ COMMANDS = CommandGroup(
         "export": Command(
             "RUN --out DIR [--half]", "write weights, configuration and model card", "export"
         ),
+        "push": Command("RUN | SET OWNER/NAME", "share an agent or a set on the Hub", "push"),
+        "pull": Command("OWNER/NAME [--kind demos]", "get an agent or a set from the Hub", "pull"),
         "record": Command("ENV [--name SET]", "record demonstrations in the browser", "record"),
         "bench": Command("[PRESET] [--json FILE]", "measure the speed of this machine", "bench"),
         "demos": Command(

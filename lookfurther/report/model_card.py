@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from lookfurther.evaluation.paper_scores import START_TITLES
 from lookfurther.evaluation.results import Evaluation
 from lookfurther.networks import count_parameters
 from lookfurther.presets import PRESETS
+from lookfurther.report.markdown import code_span, escape_markdown, markdown_table
 from lookfurther.system.files import atomic_replace, write_text
 from lookfurther.system.printable import make_printable
 from lookfurther.training import checkpoint, metrics
@@ -102,13 +102,13 @@ def render_card(
     config, env = agent.config, agent.spec.env
     parts = [
         _yaml_header(env),
-        f"# {_escape_markdown(config.preset)} on {_escape_markdown(env)}",
+        f"# {escape_markdown(config.preset)} on {escape_markdown(env)}",
         "An action-value network trained with lookfurther, the system of [Observe and Look Further:"
         " Achieving Consistent Performance on Atari](https://arxiv.org/abs/1805.11593).",
         "## What it is",
-        _markdown_table(("", ""), _fact_rows(agent, metrics_row, half)),
+        markdown_table(("", ""), _fact_rows(agent, metrics_row, half)),
         "## Evaluation",
-        _markdown_table(*_score_table(evaluations)) if evaluations else "Not evaluated.",
+        markdown_table(*_score_table(evaluations)) if evaluations else "Not evaluated.",
         "## How to load it",
         "```python\n"
         "from lookfurther import Agent, evaluate\n\n"
@@ -118,7 +118,7 @@ def render_card(
         "The weights are in `best/`, in safetensors with a SHA-256 of every file; every setting of"
         " the training is in `config.json`.",
         "## Trained with",
-        _markdown_table(("", "version"), _version_rows(versions)) if versions else "Not known.",
+        markdown_table(("", "version"), _version_rows(versions)) if versions else "Not known.",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -132,28 +132,18 @@ def _yaml_header(env: str) -> str:
     )
 
 
-def _escape_markdown(value: object) -> str:
-    """Escape text so that neither Markdown nor HTML interprets any of it."""
-    return re.sub(r"([\\`*_\[\]<>|&~$#!])", r"\\\1", make_printable(value))
-
-
-def _code_span(value: object) -> str:
-    """Text as a code span inside a table."""
-    return f"`{make_printable(value).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
-
-
 def _version_rows(versions: dict[str, str]) -> list[tuple[str, str]]:
-    return [(_escape_markdown(name), _escape_markdown(v)) for name, v in versions.items()]
+    return [(escape_markdown(name), escape_markdown(v)) for name, v in versions.items()]
 
 
 def _fact_rows(agent: Agent, metrics_row: dict[str, Any], half: bool) -> Iterator[tuple[str, str]]:
     """Names and values that describe the agent and its training."""
     config, spec = agent.config, agent.spec
     description = PRESETS[config.preset].description if config.preset in PRESETS else "custom"
-    yield "environment", _code_span(spec.env)
+    yield "environment", code_span(spec.env)
     yield "observations", f"{spec.observation_shape}, {spec.dtype}"
     yield "actions", f"{spec.actions}"
-    yield "preset", f"{_code_span(config.preset)} ({description})"
+    yield "preset", f"{code_span(config.preset)} ({description})"
     yield "parameters", f"{count_parameters(agent.network):,}"
     if half:
         yield "weights", "rounded to float16; the evaluations used those before rounding"
@@ -162,7 +152,7 @@ def _fact_rows(agent: Agent, metrics_row: dict[str, Any], half: bool) -> Iterato
         yield "sticky actions in training", f"probability {sticky:g}" if sticky else "no"
     yield (
         "demonstrations",
-        ", ".join(_code_span(Path(name).name) for name in config.demos[:20]) or "none",
+        ", ".join(code_span(Path(name).name) for name in config.demos[:20]) or "none",
     )
     updates, minutes = (metrics.get_metric(metrics_row, key) for key in ("updates", "minutes"))
     length = f"{agent.step:,} agent steps"
@@ -196,8 +186,3 @@ def _score_table(
 def _format_estimate(estimate: dict[str, float]) -> str:
     value, low, high = estimate.values()
     return f"{value:,.5g} ({low:,.5g} to {high:,.5g})"
-
-
-def _markdown_table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [header, ("---",) * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

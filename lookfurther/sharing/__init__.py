@@ -1,0 +1,1 @@
+"""Agents and demonstration sets on the Hugging Face Hub."""
