@@ -36,6 +36,7 @@ from lookfurther.cli import (
     report,
     suite,
     train,
+    tune,
     video,
 )
 from lookfurther.cli.parsing import parse_options
@@ -179,6 +180,12 @@ PARSERS = {
     "bench": bench.parse_bench_options,
     "push": lambda words: parse_options(push.PushOptions, push.PushOptions(), words, "docs"),
     "pull": lambda words: parse_options(pull.PullOptions, pull.PullOptions(), words, "docs"),
+    "tune": lambda words: parse_options(
+        tune.TuneOptions,
+        tune.TuneOptions(preset(*train.split_preset(words)[:2])),
+        train.split_preset(words)[2],
+        "docs",
+    ),
     "clone": lambda words: parse_options(
         clone.CloneOptions,
         clone.CloneOptions(preset(*train.split_preset(words)[:2])),

@@ -30,6 +30,7 @@ COMMANDS = CommandGroup(
         "suite": Command(
             "FILE.toml | NAME [--out DIR]", "train environments x presets x seeds", "suite"
         ),
+        "tune": Command("PRESET --env ENV --out DIR", "search for settings with Optuna", "tune"),
         "export": Command(
             "RUN --out DIR [--half]", "write weights, configuration and model card", "export"
         ),
