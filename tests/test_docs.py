@@ -180,18 +180,8 @@ PARSERS = {
     "bench": bench.parse_bench_options,
     "push": lambda words: parse_options(push.PushOptions, push.PushOptions(), words, "docs"),
     "pull": lambda words: parse_options(pull.PullOptions, pull.PullOptions(), words, "docs"),
-    "tune": lambda words: parse_options(
-        tune.TuneOptions,
-        tune.TuneOptions(preset(*train.split_preset(words)[:2])),
-        train.split_preset(words)[2],
-        "docs",
-    ),
-    "clone": lambda words: parse_options(
-        clone.CloneOptions,
-        clone.CloneOptions(preset(*train.split_preset(words)[:2])),
-        train.split_preset(words)[2],
-        "docs",
-    ),
+    "tune": tune.parse_tune_options,
+    "clone": clone.parse_clone_options,
     "checkpoint": lambda words: parse_options(
         checkpoint.CheckpointOptions, checkpoint.CheckpointOptions(), words, "docs"
     ),

@@ -71,7 +71,6 @@ SHORT = {
     "bench": f"{RUN} {ATARI} --seconds 0.05",
     "evaluate": "--episodes 2 --lanes 2",
     "analyse": "--every 20 --steps 5 --episodes 2 --max-steps 20 --device cpu",
-    "clone": f"--epochs 1 --run.threads 1 --run.device cpu --network.hidden 16 {ATARI}",
     "video": "--episodes 1",
     "demos agent": "--episodes 1",
 }

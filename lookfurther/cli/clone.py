@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-import tyro
-
-from lookfurther.cli.parsing import parse_options
-from lookfurther.cli.train import split_preset
-from lookfurther.config import Config, replace
+from lookfurther.cli.preset_options import PresetOptions, parse_preset_options, split_preset
+from lookfurther.config import replace
 from lookfurther.presets import preset
+from lookfurther.system.formatting import pluralize
 
 
 @dataclass(frozen=True)
-class CloneOptions:
+class CloneOptions(PresetOptions):
     """Behaviour cloning: train the network of a preset to predict the demonstrated actions."""
 
-    config: Annotated[Config, tyro.conf.arg(name="")]
     epochs: int = 100
     """passes over the demonstrations, at most"""
     patience: int = 5
@@ -26,11 +22,16 @@ class CloneOptions:
     """share of the steps that is not learned from"""
 
 
+def parse_clone_options(args: list[str]) -> CloneOptions:
+    """Parse the arguments; the preset comes first."""
+    name, scale, rest = split_preset(args, "clone")
+    config = replace(preset(name, scale), preset="clone", learner__imitated_episodes="all")
+    return parse_preset_options(CloneOptions(name, scale, config), rest, "lookfurther clone")
+
+
 def run(args: list[str]) -> int:
     """Clone and print a summary."""
-    name, scale, rest = split_preset(args)
-    config = replace(preset(name, scale), preset="clone", learner__imitated_episodes="all")
-    options = parse_options(CloneOptions, CloneOptions(config), rest, f"lookfurther clone {name}")
+    options = parse_clone_options(args)
     from lookfurther.training.clone import clone
 
     summary = clone(
@@ -40,7 +41,8 @@ def run(args: list[str]) -> int:
         held_out=options.held_out,
     )
     print(
-        f"{summary.epochs} epochs, {summary.updates:,} updates in {summary.minutes:.1f} min;"
+        f"{pluralize(summary.epochs, 'epoch')}, {pluralize(summary.updates, 'update')}"
+        f" in {summary.minutes:.1f} min;"
         f" {100 * summary.held_out_accuracy:.1f} % of the held-out actions"
     )
     print(f"run folder: {summary.folder}")

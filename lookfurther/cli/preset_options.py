@@ -49,7 +49,7 @@ class PresetOptions:
 Options = TypeVar("Options", bound=PresetOptions)
 
 
-def split_preset(args: Sequence[str]) -> tuple[str, str, list[str]]:
+def split_preset(args: Sequence[str], command: str = "train") -> tuple[str, str, list[str]]:
     """Return (preset, scale, other arguments); the first two determine all defaults."""
     args = list(args)
     scale = "paper"
@@ -62,7 +62,7 @@ def split_preset(args: Sequence[str]) -> tuple[str, str, list[str]]:
         return args[0], scale, args[1:]
     if asks_for_help(args):
         return "apex-dqfd", scale, args
-    raise ConfigError(f"train needs a preset: one of {', '.join(PRESETS)}")
+    raise ConfigError(f"{command} needs a preset: one of {', '.join(PRESETS)}")
 
 
 def asks_for_help(args: Sequence[str]) -> bool:

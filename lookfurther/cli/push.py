@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from lookfurther.cli.parsing import parse_options
+from lookfurther.cli.parsing import Flag, parse_options
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class PushOptions:
     """run folder, export, or name or path of a set"""
     repo: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OWNER/NAME")] = tyro.MISSING
     """repository on the Hub, which is created if it does not exist"""
-    private: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    private: Flag = False
     """make a new repository private"""
 
 

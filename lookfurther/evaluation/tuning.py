@@ -18,8 +18,8 @@ from lookfurther.config import Config, flatten_settings, replace, unknown_settin
 from lookfurther.errors import ConfigError, LookFurtherError
 from lookfurther.evaluation.evaluate import evaluate
 from lookfurther.system.files import write_text
+from lookfurther.system.output import print_line
 from lookfurther.training.callbacks import Callback, RunContext
-from lookfurther.training.console import print_line
 from lookfurther.training.train import train
 from lookfurther.validation import validate
 

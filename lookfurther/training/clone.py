@@ -23,9 +23,9 @@ from lookfurther.demos import catalog
 from lookfurther.errors import ConfigError, DemonstrationError, TrainingDiverged
 from lookfurther.networks import NetworkBuilder, make_network_builder, q_values
 from lookfurther.replay.prioritized import PrioritizedReplay
+from lookfurther.system.output import print_line
 from lookfurther.training import checkpoint
 from lookfurther.training.build import RANDOM_STREAMS, build_envs, build_expert_replay
-from lookfurther.training.console import print_line
 from lookfurther.training.hardware import Hardware
 from lookfurther.training.metrics import MetricsWriter, TrainingClock
 from lookfurther.training.run_dir import RunDir
