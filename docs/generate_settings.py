@@ -55,7 +55,7 @@ hyper-parameters. Every other preset is a list of settings that differ from it.
 | see what a part contributes | `no-transform`, `no-tc`, `no-imitation`, `clipped` |
 | compare with the alternatives in Fig. 4 | `popart`, `constrained-td` |
 | compare with other uses of demonstrations | `dqfd`, `replay-spiking` |
-| compare with learning from rewards | `apex-dqn`, `dueling`, `per`, `double-dqn`, `dqn` |
+| compare without demonstrations | `rainbow`, `apex-dqn`, `dueling`, `per`, `double-dqn`, `dqn` |
 
 Sizes are those of Atari. `--scale small` is for small tasks; some presets have sizes of their own
 there.

@@ -47,7 +47,8 @@ class PopArtObjective(Objective):
     def begin_update(self, network: nn.Module, prepared: PreparedBatch) -> None:
         """Update the moments with the targets of the batch, and rescale the last layer."""
         batch = prepared.batch
-        a_next = double_q_action(self.passes.target_forward(network, prepared.inputs_next))
+        q_next = self.passes.target_forward(network, prepared.inputs_next)
+        a_next = self.choose_next_action(q_next, prepared.q_target)
         q_target = self.target_head.value_transform.h_inv(prepared.q_target)
         bootstrap = raise_to_floor(value_of_action(q_target, a_next), batch.floor, IDENTITY)
         targets = td_target(batch.r, batch.discount, bootstrap, IDENTITY)
@@ -82,7 +83,7 @@ class ConstrainedTDObjective(Objective):
 
 
 class CategoricalObjective(Objective):
-    """Cross-entropy to the projected target distribution (C51), with Double DQN's action.
+    """Cross-entropy to the projected target distribution (C51).
 
     L_TC and L_IM are those of expected values. The priority is a function of the KL divergence.
     """
@@ -97,14 +98,14 @@ class CategoricalObjective(Objective):
     def loss_terms(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> tuple[Tensor, ...]:
         """The losses of logits [2B, A, N] and target logits [B, A, N], and the KL divergence."""
         atoms, (logits, logits_next) = self.head.atoms, q_both.chunk(2)
-        q_next = self.values(logits_next)
-        a_next = double_q_action(q_next)
+        q_next, q_next_target = self.values(logits_next), self.values(q_target)
+        a_next = self.choose_next_action(q_next, q_next_target)
         p_target = logits_of_action(q_target, a_next).softmax(-1)
         r, discount = batch.r.unsqueeze(-1), batch.discount.unsqueeze(-1)
         target_atoms = td_target(r, discount, atoms, self.value_transform)
         target = project_distribution(target_atoms, p_target, atoms)
         logits_a = logits_of_action(logits, batch.a)
-        anchor = value_of_action(self.values(q_target), a_next)
+        anchor = value_of_action(q_next_target, a_next)
         alive = (batch.discount > 0).float()
         tc = tc_loss(value_of_action(q_next, a_next), anchor, alive)
         im = im_loss(self.values(logits), batch.a, batch.e, self.config.margin)

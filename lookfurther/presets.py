@@ -68,6 +68,22 @@ _DUELING: dict[str, Any] = {
     "network__torso_gradient_scale": 0.5**0.5,
     "learner__max_gradient_norm": 10.0,
 }
+# Adam, distributions and noise instead of RMSProp, values and epsilon.
+_RAINBOW: dict[str, Any] = {
+    "actor__epsilon_schedule": "constant",
+    "actor__epsilon_end": 0.0,
+    "replay__horizons": (3,),
+    "replay__alpha": 0.5,
+    "replay__learning_starts": 20_000,
+    "network__dueling": True,
+    "network__head": "categorical",
+    "network__noisy_std": 0.5,
+    "learner__optimizer": "adam",
+    "learner__adam_eps": 0.005 / 32,
+    "learner__rmsprop_eps": Config().learner.rmsprop_eps,
+    "learner__max_gradient_norm": 10.0,
+    "learner__target_period": 2_000,
+}
 # The small scale's rate is for Adam: centred RMSProp takes larger steps.
 _SMALL_RATE: dict[str, Any] = {"learner__learning_rate": 2.5e-4}
 _SMALL_DQN: dict[str, Any] = _SMALL_RATE | {"actor__epsilon_steps": 20_000}
@@ -177,6 +193,10 @@ PRESETS: dict[str, Preset] = {
         _changed(_DOUBLE_DQN | _PRIORITIZED | _DUELING),
         _SMALL_DQN,
     ),
+    "rainbow": Preset(
+        "Hessel et al. 2018, Rainbow with the constants of DQN Zoo",
+        _changed(_DOUBLE_DQN | _PRIORITIZED | _RAINBOW),
+    ),
 }
 SCALES: dict[str, Preset] = {
     "paper": Preset("the paper's sizes", {}),
@@ -217,6 +237,7 @@ def preset(name: str, scale: str = "paper", **overrides: Any) -> Config:
       double-dqn       van Hasselt et al. 2016, Double DQN with the tuned constants of DQN Zoo
       per              Schaul et al. 2016, Double DQN with prioritized replay, constants of DQN Zoo
       dueling          Wang et al. 2016, the same with a dueling network
+      rainbow          Hessel et al. 2018, Rainbow with the constants of DQN Zoo
 
     Scales:
 

@@ -126,6 +126,19 @@ def test_alternatives_of_the_paper_learn_chain(tmp_path: Path, name: str):
     assert mean_score(tmp_path / "run", ChainEnv) >= 0.9
 
 
+class ShortChainEnv(ChainEnv):
+    """Six cells: random actions reach the end once in 64 tries."""
+
+    length = 6
+    observation_space = Box(0, 1, (length,), np.float32)
+    keys = ChainEnv.keys[:length]
+
+
+def test_rainbow_learns_short_chain_by_noise_alone(tmp_path: Path):
+    train(small_config("rainbow", tmp_path / "run", run__steps=4_000), env=ShortChainEnv)
+    assert mean_score(tmp_path / "run", ShortChainEnv, episodes=20) >= 0.9
+
+
 def optimal_action_rate(folder: Path) -> float:
     """The share of situations in which the agent selects the right action."""
     actions = Agent.load(folder).act(RewardScalesEnv.situations)

@@ -81,7 +81,7 @@ EXPECTED_OVERRIDES: dict[str, dict[str, Any]] = {
     },
 }
 # Systems of other papers: their numbers are tested against the papers below.
-OTHER_SYSTEMS = ("apex-dqn-horgan", "dqfd", "dqn", "double-dqn", "per", "dueling")
+OTHER_SYSTEMS = ("apex-dqn-horgan", "dqfd", "dqn", "double-dqn", "per", "dueling", "rainbow")
 SMALL_DQN: dict[str, Any] = {"actor__epsilon_steps": 20_000, "learner__learning_rate": 2.5e-4}
 EXPECTED_SMALL: dict[str, dict[str, Any]] = {
     "apex-dqn-horgan": {"learner__learning_rate": 2.5e-4},
@@ -186,6 +186,32 @@ LADDER: dict[str, dict[str, Any]] = {
 def test_descendants_of_dqn_have_published_constants(name: str) -> None:
     expected = DQN_CONSTANTS | LADDER[name]
     assert select_settings(name, expected) == expected
+
+
+def test_rainbow_has_published_constants() -> None:
+    """Hessel et al. 2018, Table 1; dqn_zoo/rainbow/run_atari.py, in steps of four frames."""
+    expected = DQN_CONSTANTS | {
+        "actor__epsilon_schedule": "constant",
+        "actor__epsilon_end": 0.0,
+        "replay__learning_starts": 80_000 // 4,
+        "replay__horizons": (3,),
+        "replay__alpha": 0.5,
+        "replay__beta": 0.4,
+        "replay__beta_schedule": "linear",
+        "network__dueling": True,
+        "network__head": "categorical",
+        "network__atoms": 51,
+        "network__v_min": -10.0,
+        "network__v_max": 10.0,
+        "network__noisy_std": 0.5,
+        "learner__double_q": True,
+        "learner__optimizer": "adam",
+        "learner__learning_rate": 0.0000625,
+        "learner__adam_eps": 0.00015625,
+        "learner__max_gradient_norm": 10.0,
+        "learner__target_period": 32_000 // 4 // 4,
+    }
+    assert select_settings("rainbow", expected) == expected
 
 
 def test_dqfd_has_published_constants() -> None:

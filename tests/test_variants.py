@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lookfurther import Agent, evaluate, train
+from lookfurther import Agent, evaluate, preset, train
 from lookfurther.config import Config, replace
 from lookfurther.errors import ConfigError
 from lookfurther.heads import PopArtHead
@@ -105,6 +106,18 @@ def test_compiled_updates_equal_eager(tmp_path: Path, name: str) -> None:
             run_update(learner, make_batch(16, seed=k, agent=12))
     weights = [torch.cat([p.flatten() for p in one.parameters]) for one in learners]
     assert torch.allclose(weights[0], weights[1], atol=1e-5)
+
+
+def test_rainbow_explores_without_epsilon(tmp_path: Path) -> None:
+    """The preset with its own sizes but those of a tiny run: all lanes act by noise alone."""
+    settings = tiny_config(tmp_path / "run", env="walk", run__steps=140)
+    sizes = ("env", "actor__lanes", "replay__capacity", "network__name", "network__hidden")
+    overrides = {name: attrgetter(name.replace("__", "."))(settings) for name in sizes}
+    config = preset("rainbow", **overrides, replay__learning_starts=100, run=settings.run)
+    train(config, env=WalkEnv)
+    saved = newest_checkpoint(tmp_path / "run")
+    assert saved.metadata["updates"] > 0
+    assert len(saved.files["agent_replay"]["actions"].unique()) == 2
 
 
 def test_head_of_custom_network_is_refused(tmp_path: Path) -> None:
