@@ -29,7 +29,9 @@ def find_checkpoint(path: Path, parts: Collection[str]) -> checkpoint.Checkpoint
     return saved
 
 
-def read_learner_state(path: Path, optional_parts: Collection[str]) -> dict[str, dict[str, Tensor]]:
+def read_learner_state(
+    path: Path, optional_parts: Collection[str] = ()
+) -> dict[str, dict[str, Tensor]]:
     """Weights, and target weights and the optimizer's moments if the checkpoint has them.
 
     A best checkpoint, an export and a file contain only weights.
@@ -38,7 +40,7 @@ def read_learner_state(path: Path, optional_parts: Collection[str]) -> dict[str,
         return {"weights": _read_weights_file(path)}
     saved = find_checkpoint(path, ("weights",))
     files = (saved.path / (part + TENSOR_SUFFIX) for part in optional_parts)
-    if not all(file.exists() for file in files):
+    if not optional_parts or not all(file.exists() for file in files):
         return saved.files
     return saved.files | checkpoint.load(saved.path, optional_parts).files
 
