@@ -53,3 +53,9 @@ class CallbackError(LookFurtherError):
     """A callback that cannot start."""
 
     exit_code = 8
+
+
+class ClusterFault(LookFurtherError):
+    """A cluster that cannot be reached, or that loses actors again and again."""
+
+    exit_code = 9

@@ -26,6 +26,7 @@ from lookfurther.cli import (
     bench,
     checkpoint,
     clone,
+    cluster,
     demos,
     evaluate,
     export,
@@ -141,7 +142,9 @@ def test_python_code_runs(page: str, short_runs: None, tmp_path: Path) -> None:
     for run in runs:
         last = metrics.read_metrics(run / "metrics.jsonl")[-1]
         assert last["updates"] > 0
-        assert keys - {"priority_expert", "expert_share", "evaluation_mean"} <= set(last) <= keys
+        optional = {"priority_expert", "expert_share", "evaluation_mean"}
+        optional |= {"actors", "weights_age_seconds"}  # of a cluster
+        assert keys - optional <= set(last) <= keys
         assert {path.name for path in run.iterdir()} <= files
 
 
@@ -185,6 +188,7 @@ PARSERS = {
     "checkpoint": lambda words: parse_options(
         checkpoint.CheckpointOptions, checkpoint.CheckpointOptions(), words, "docs"
     ),
+    "cluster": cluster.COMMANDS.parse,
     "demos": demos.COMMANDS.parse,
     "evaluate": lambda words: parse_options(
         evaluate.EvaluateOptions, evaluate.EvaluateOptions(), words, "docs"

@@ -52,7 +52,7 @@ def declared_requirements() -> list[str]:
     """The requirements of the package and of the extras that `make` installs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    names = ("atari", "docs", "hub", "minigrid", "record", "tune", "video", "dev")
+    names = ("atari", "docs", "hub", "minigrid", "ray", "record", "tune", "video", "dev")
     found = project["dependencies"] + [line for name in names for line in extras[name]]
     return [line for line in found if not line.startswith(project["name"])]
 

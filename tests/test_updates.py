@@ -19,6 +19,7 @@ from lookfurther.master_weights import MasterWeights
 from lookfurther.networks import make_network_builder, prepare_inputs
 from lookfurther.objective import Objective
 from lookfurther.presets import preset
+from lookfurther.training.actors import ActorPool
 from lookfurther.training.build import build_actor_pool, build_mixture
 from lookfurther.training.launch_limit import LaunchLimit
 from lookfurther.training.loop import TrainingLoop
@@ -62,13 +63,18 @@ def make_loop(config: Config, parts: int) -> Iterator[TrainingLoop]:
     """A loop whose four lanes are split into `parts` groups."""
     envs = [make_envs(SPEC.env, config.environment, 4 // parts, seed, 1) for seed in range(parts)]
     learner = make_learner(config)
-    actor_pool = build_actor_pool(config, envs, learner)
+    source = build_actor_pool(config, envs, learner)
     mixture = build_mixture(config, SPEC, [random_episode()], CPU, is_compiled=False)
     try:
-        yield TrainingLoop(config, actor_pool, mixture, learner, is_learning_concurrent=False)
+        yield TrainingLoop(config, source, mixture, learner, is_learning_concurrent=False)
     finally:
         for group in envs:
             group.close()
+
+
+def actor_pool(loop: TrainingLoop) -> ActorPool:
+    assert isinstance(loop.chunk_source, ActorPool)
+    return loop.chunk_source
 
 
 def flat_weights(learner: Learner) -> torch.Tensor:
@@ -156,7 +162,7 @@ def test_two_groups_alternate_and_fill_all_lanes() -> None:
         acting_groups = []
         for _ in range(40):
             loop.run_iteration()
-            acting_groups.append(loop.actor_pool.acting_group)
+            acting_groups.append(actor_pool(loop).acting_group)
         assert acting_groups == [1, 0] * 20
         replay = loop.mixture.agent
         assert replay.inserted == 40 * 2
@@ -180,13 +186,13 @@ def test_batch_has_configured_agent_and_expert_items() -> None:
 @pytest.mark.parametrize("schedule", ["paper", "apex", "constant", "linear"])
 def test_groups_share_one_epsilon_schedule(schedule: str, parts: int) -> None:
     with make_loop(make_config(actor__epsilon_schedule=schedule), parts) as loop:
-        epsilon = torch.cat([group.actor.epsilon for group in loop.actor_pool.groups])
+        epsilon = torch.cat([group.actor.epsilon for group in actor_pool(loop).groups])
         assert torch.equal(epsilon, initial_epsilons(schedule, 4, 0.01).float())
 
 
 def test_actor_weights_are_synced_every_period_only() -> None:
     with make_loop(make_config(actor__weight_sync_period=5), 1) as loop:
-        actor_network = loop.actor_pool.weight_sync.actor_weights.network
+        actor_network = actor_pool(loop).weight_sync.actor_weights.network
         for iteration in range(1, 41):
             loop.run_iteration()
             pairs = zip(actor_network.parameters(), loop.learner.parameters, strict=True)

@@ -1,4 +1,4 @@
-"""lookfurther train PRESET [--scale SCALE] [--resume] [--init WEIGHTS] [settings]"""
+"""lookfurther train PRESET [--scale SCALE] [--resume] [--init PATH] [--cluster ADDRESS] ..."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ class TrainOptions(PresetOptions):
     """start with the weights of a run, a checkpoint, an export or a safetensors file"""
     quiet: Flag = False
     """print only warnings and the summary at the end"""
+    cluster: str = ""
+    """run the actors with Ray: local, auto, or HOST:PORT of a cluster's head node"""
+    cluster_actors: int = 0
+    """ranges of lanes, each an actor with one core; 0: one for each core of the cluster but one"""
 
 
 def parse_train_options(args: list[str]) -> TrainOptions:
@@ -42,9 +46,19 @@ def run(args: list[str]) -> int:
     config = validate(options.config)
     from lookfurther.report.learning_curve import plot_learning_curve
     from lookfurther.system.output import print_line
+    from lookfurther.training.cluster.options import ClusterOptions
     from lookfurther.training.train import train
 
-    summary = train(config, resume=options.resume, init=options.init, quiet=options.quiet)
+    cluster = None
+    if options.cluster:
+        cluster = ClusterOptions(options.cluster, options.cluster_actors)
+    summary = train(
+        config,
+        resume=options.resume,
+        init=options.init,
+        quiet=options.quiet,
+        cluster=cluster,
+    )
     folder = summary.folder
     plot_learning_curve(folder / "metrics.jsonl", folder / "curve.png")
     print_line(f"{format_training_summary(summary)}\nrun folder: {folder}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 from lookfurther.actor import Actor
 from lookfurther.envs import Envs
 from lookfurther.master_weights import MasterWeights
+from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.system.acceleration import make_graphed
 from lookfurther.training.episode_stats import EpisodeStats
 from lookfurther.training.signals import EnvCallTracker
@@ -125,7 +127,7 @@ class ActorGroup:
 
 
 class ActorPool:
-    """All groups of actors: starts a step of one group and collects the Chunk of the next.
+    """The `ChunkSource` of this machine: starts a step of one group, collects the next one's Chunk.
 
     With several groups, one acts while the environments of the others step.
     """
@@ -140,6 +142,16 @@ class ActorPool:
         self.acting_group = 0  # the index of the group that acts next
         self.has_started = False
 
+    def connect_replay(self, replay: PrioritizedReplay) -> None:
+        """Add chunks to this replay; on a GPU the write of each group is one graph."""
+        self.replay = replay
+        self.slot_writers = [
+            make_graphed(partial(self._write_slots, group), replay.device) for group in self.groups
+        ]
+
+    def _write_slots(self, group: ActorGroup) -> None:
+        self.replay.write_slots(group.actor.closed_chunk(), group.actor.lanes.start)
+
     def start_step(self) -> None:
         """Start a step of the group that acts next."""
         self.weight_sync.tick()
@@ -149,13 +161,19 @@ class ActorPool:
             self.has_started = True
         self.groups[self.acting_group].start_step()
 
-    def collect_chunk(self) -> tuple[Chunk, ActorGroup]:
-        """The next group's chunk, and the group."""
+    def collect_chunk(self) -> None:
+        """Wait for the chunk of the next group."""
         self.acting_group = (self.acting_group + 1) % len(self.groups)
         group = self.groups[self.acting_group]
-        chunk = group.collect_chunk()
+        group.collect_chunk()
         self.episode_stats.add_step(group.last_step, group.actor.lanes)
-        return chunk, group
+
+    def add_chunk(self) -> None:
+        """Add the collected chunk to the replay."""
+        group = self.groups[self.acting_group]
+        self.slot_writers[self.acting_group]()
+        self.replay.finish_add(group.actor.closed_chunk(), group.actor.lanes.start)
+        group.release_chunk()
 
     def set_epsilon(self, epsilon: float) -> None:
         """Give every lane the same epsilon."""
@@ -168,6 +186,11 @@ class ActorPool:
         self.weight_sync.publish(weights)
 
     @property
+    def env_calls(self) -> list[EnvCallTracker]:
+        """The calls of environment code, of each group."""
+        return [group.env_calls for group in self.groups]
+
+    @property
     def is_finite(self) -> bool:
         """Whether all Q-values and n-step returns were finite; on a GPU this waits for them."""
         return all(bool(group.actor.all_finite) for group in self.groups)
@@ -176,6 +199,10 @@ class ActorPool:
     def worker_replacements(self) -> list[str]:
         """A line for each worker process that was replaced."""
         return [line for group in self.groups for line in group.envs.replacements]
+
+    def collect_metrics(self) -> dict[str, float]:
+        """No metrics of its own: actors of this process are always there."""
+        return {}
 
     def low_epsilon_lanes(self) -> np.ndarray:
         """The least exploring quarter of the lanes."""

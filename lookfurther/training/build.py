@@ -33,7 +33,13 @@ from lookfurther.transforms import REWARD_TRANSFORMS
 from lookfurther.types import BEST, Chunk, Spec
 
 # Streams of a run's seed: no two uses share random numbers.
-RANDOM_STREAMS: dict[str, Any] = {"train": (0, 3), "evaluate": 1, "replay": 2, "stagger": 4}
+RANDOM_STREAMS: dict[str, Any] = {
+    "train": (0, 3),
+    "evaluate": 1,
+    "replay": 2,
+    "stagger": 4,
+    "cluster": 5,
+}
 # By the setting `learner.demonstrations`.
 MIXTURES: dict[str, type[ReplayMixture]] = {
     "fixed": ReplayMixture,
@@ -49,11 +55,15 @@ REPLAYS: dict[str, type[PrioritizedReplay]] = {
 
 
 def build_envs(
-    env: str | Callable[[], gymnasium.Env], config: Config, lanes: int, stream: int
+    env: str | Callable[[], gymnasium.Env],
+    config: Config,
+    lanes: int,
+    stream: int | tuple[int, ...],
 ) -> Envs:
-    """Environments seeded by a random stream; only training's use worker processes."""
-    seed = int(np.random.SeedSequence((config.run.seed, stream)).generate_state(1)[0])
-    is_training = stream in RANDOM_STREAMS["train"]
+    """Environments seeded by a random stream; those of an evaluation use no worker processes."""
+    entropy = (config.run.seed, *(stream if isinstance(stream, tuple) else (stream,)))
+    seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+    is_training = stream != RANDOM_STREAMS["evaluate"]
     env_config = config.environment if is_training else replace(config.environment, processes=0)
     cores = count_cores()
     if is_training:  # groups that step at the same time share the cores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -13,8 +13,7 @@ from lookfurther.config import Config
 from lookfurther.errors import EnvironmentFault, TrainingDiverged
 from lookfurther.learner import Learner
 from lookfurther.replay.mixture import ReplayMixture
-from lookfurther.system.acceleration import make_graphed
-from lookfurther.training.actors import ActorGroup, ActorPool
+from lookfurther.training.chunk_source import ChunkSource
 from lookfurther.training.hardware import get_rng_state, set_rng_state
 from lookfurther.training.launch_limit import LaunchLimit
 from lookfurther.training.schedules import build_schedules
@@ -33,18 +32,18 @@ class TrainingLoop:
     def __init__(
         self,
         config: Config,
-        actor_pool: ActorPool,
+        chunk_source: ChunkSource,
         mixture: ReplayMixture,
         learner: Learner,
         is_learning_concurrent: bool,
     ) -> None:
-        self.config, self.actor_pool = config, actor_pool
+        self.config, self.chunk_source = config, chunk_source
         self.mixture, self.learner = mixture, learner
         self.is_learning_concurrent = is_learning_concurrent
         self.update_runner = UpdateRunner(mixture, learner)
         self.launch_limit = LaunchLimit(self.update_runner.device)
-        self.replay_writers = [self._build_replay_writer(group) for group in actor_pool.groups]
-        self.schedules = build_schedules(config, actor_pool, mixture)
+        chunk_source.connect_replay(mixture.agent)
+        self.schedules = build_schedules(config, chunk_source, mixture)
         self.wait_seconds = {"wait_environments": 0.0, "wait_learner": 0.0}
 
     @property
@@ -53,7 +52,7 @@ class TrainingLoop:
         return self.mixture.agent.inserted
 
     def run_iteration(self) -> None:
-        """Pre-train, or step one group of lanes and run the updates that are due."""
+        """Pre-train, or add one chunk of experience and run the updates that are due."""
         if self.pretraining_updates_left:
             self.pretrain(min(PRETRAINING_BURST, self.pretraining_updates_left))
         else:
@@ -74,29 +73,27 @@ class TrainingLoop:
         self.pretraining_runner.run(count)
         self.learner.raise_if_diverged()
         if not self.pretraining_updates_left:
-            self.actor_pool.publish_weights(self.learner.online_weights)
+            self.chunk_source.publish_weights(self.learner.online_weights)
 
     def run_step(self) -> None:
-        """Step one group of lanes and run the updates that are due, at the same time or after."""
+        """Add one chunk of experience and run the updates that are due, meanwhile or after."""
         for schedule in self.schedules:
             schedule.set_value(schedule.value_at(self.step))
-        self.actor_pool.start_step()
+        self.chunk_source.start_step()
         if self.is_learning_concurrent:
             self.run_due_updates()
         with self._add_wait_seconds("wait_environments"):
-            chunk, group = self.actor_pool.collect_chunk()
+            self.chunk_source.collect_chunk()
         if not self.is_learning_concurrent:
             self.run_due_updates()
         before = self.step
-        self.replay_writers[self.actor_pool.acting_group]()
-        self.mixture.agent.finish_add(chunk, group.actor.lanes.start)
-        group.release_chunk()
+        self.chunk_source.add_chunk()
         self.launch_limit.record()
         if self.update_runner.device.type == "cpu":
             self.raise_if_diverged()
         period = self.config.actor.lanes * self.config.actor.weight_sync_period
         if has_crossed_multiple(before, self.step, period):
-            self.actor_pool.publish_weights(self.learner.online_weights)
+            self.chunk_source.publish_weights(self.learner.online_weights)
 
     def run_due_updates(self) -> None:
         """Run the updates that are due for the steps inserted before this iteration."""
@@ -105,7 +102,7 @@ class TrainingLoop:
             due = updates_due(self.config, self.step) - self.learner.updates
             if due <= 0:
                 return
-            has_dropped = self.actor_pool.episode_stats.dropped_count > 0
+            has_dropped = self.chunk_source.episode_stats.dropped_count > 0
             if has_dropped and not self.mixture.agent.tree.total_mass:
                 raise EnvironmentFault("every episode was dropped: nothing is left to learn from")
             self.update_runner.run(due)
@@ -113,7 +110,7 @@ class TrainingLoop:
     def raise_if_diverged(self) -> None:
         """Raise TrainingDiverged if any number is not finite; on a GPU this waits for its work."""
         self.learner.raise_if_diverged()
-        if not self.actor_pool.is_finite:
+        if not self.chunk_source.is_finite:
             raise TrainingDiverged(
                 f"the network's values or n-step returns at step {self.step:,} are not finite"
             )
@@ -122,9 +119,9 @@ class TrainingLoop:
         """Everything, for a checkpoint; raises TrainingDiverged instead of saving such numbers."""
         self.raise_if_diverged()
         try:
-            actors = self.actor_pool.state()
+            actors = self.chunk_source.state()
         except StopRequested:  # an environment does not return: save without its episodes
-            actors = self.actor_pool.state()
+            actors = self.chunk_source.state()
         files = {
             **self.learner.state(),
             "agent_replay": self.mixture.agent.state(),
@@ -141,15 +138,9 @@ class TrainingLoop:
         self.mixture.agent.load_state(files["agent_replay"])
         if self.mixture.expert is not None:
             self.mixture.expert.load_state(files["expert_replay"])
-        restarted = self.actor_pool.load_state(files)
+        restarted = self.chunk_source.load_state(files)
         set_rng_state(files["random"])
         return restarted
-
-    def _build_replay_writer(self, group: ActorGroup) -> Callable[[], object]:
-        """A callable that writes a group's chunk to the replay."""
-        agent, actor = self.mixture.agent, group.actor
-        first = actor.lanes.start
-        return make_graphed(lambda: agent.write_slots(actor.closed_chunk(), first), agent.device)
 
     @contextmanager
     def _add_wait_seconds(self, name: str) -> Iterator[None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lookfurther.config import Config
 from lookfurther.envs.naming import is_atari
-from lookfurther.errors import CheckpointError, EnvironmentFault
+from lookfurther.errors import CheckpointError, ClusterFault, EnvironmentFault
 from lookfurther.system.formatting import pluralize
 from lookfurther.training import checkpoint, checkpoint_metadata
 from lookfurther.training.best_checkpoint import BestCheckpoint
@@ -68,7 +68,8 @@ class TrainingRun:
                 if self.last_logged_step != self.step:
                     self._write_metrics(metrics)
             except BaseException as error:
-                if isinstance(error, EnvironmentFault) or self._is_environment_error(error):
+                is_fault = isinstance(error, EnvironmentFault | ClusterFault)
+                if is_fault or self._is_environment_error(error):
                     self.save_or_warn()
                 raise
             finally:
@@ -79,8 +80,7 @@ class TrainingRun:
         return stop_reason
 
     def _all_env_calls(self) -> list[EnvCallTracker]:
-        groups = self.loop.actor_pool.groups
-        return [self.best_checkpoint.env_calls, *(group.env_calls for group in groups)]
+        return [self.best_checkpoint.env_calls, *self.loop.chunk_source.env_calls]
 
     def _is_in_environment(self) -> bool:
         """Whether an environment's code is running now."""
@@ -141,7 +141,7 @@ class TrainingRun:
 
     def _warn_of_replacements(self) -> None:
         """Print a warning for each newly replaced worker process."""
-        for line in self.loop.actor_pool.worker_replacements[self.reported_replacements :]:
+        for line in self.loop.chunk_source.worker_replacements[self.reported_replacements :]:
             self.progress.print_warning(line)
             self.reported_replacements += 1
 
@@ -160,8 +160,8 @@ class TrainingRun:
     def collect_metrics(self) -> dict[str, Any]:
         """The metrics since the last call."""
         self.loop.raise_if_diverged()
-        config, actor_pool, learner = self.config, self.loop.actor_pool, self.loop.learner
-        stats, low_epsilon = actor_pool.episode_stats, actor_pool.low_epsilon_lanes()
+        config, source, learner = self.config, self.loop.chunk_source, self.loop.learner
+        stats, low_epsilon = source.episode_stats, source.low_epsilon_lanes()
         rates = self._compute_rates()
         frames_per_step = config.environment.action_repeat if is_atari(config.env) else 1
         updates = max(0, learner.updates - config.learner.pretraining_updates)
@@ -176,7 +176,7 @@ class TrainingRun:
             "samples_per_insert": learned_items / max(1, self.step - config.replay.learning_starts),
             "episodes": stats.episode_count,
             "dropped_episodes": stats.dropped_count,
-            "workers_replaced": len(actor_pool.worker_replacements),
+            "workers_replaced": len(source.worker_replacements),
             "return_mean": stats.mean_return(),
             "return_low_epsilon": stats.mean_return(low_epsilon),
             "return_best": stats.best_return,
@@ -186,6 +186,7 @@ class TrainingRun:
             "replay_fill": len(self.loop.mixture.agent) / config.replay.capacity,
             "memory_gib": peak_memory_gib(),
             **{name: rates[name] for name in self.loop.wait_seconds},
+            **source.collect_metrics(),
             **self.loop.update_runner.compute_mean_terms(),
         }
 
@@ -256,8 +257,8 @@ class TrainingRun:
         self.progress.print_message(f"resumed at step {self.step:,} from {saved.path.name}{note}")
 
     def _build_summary(self, stop_reason: str) -> Summary:
-        stats = self.loop.actor_pool.episode_stats
-        low_epsilon = self.loop.actor_pool.low_epsilon_lanes()
+        stats = self.loop.chunk_source.episode_stats
+        low_epsilon = self.loop.chunk_source.low_epsilon_lanes()
         return Summary(
             folder=self.run_dir.path,
             step=self.step,

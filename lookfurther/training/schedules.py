@@ -13,7 +13,7 @@ from lookfurther.config import Config
 from lookfurther.replay.mixture import ReplayMixture
 from lookfurther.replay.shared import AnnealedMixture
 from lookfurther.schedules import linear_schedule
-from lookfurther.training.actors import ActorPool
+from lookfurther.training.chunk_source import ChunkSource
 
 
 class Schedule(NamedTuple):
@@ -24,22 +24,22 @@ class Schedule(NamedTuple):
 
 
 def build_schedules(
-    config: Config, actor_pool: ActorPool, mixture: ReplayMixture
+    config: Config, chunk_source: ChunkSource, mixture: ReplayMixture
 ) -> list[Schedule]:
     """The schedules that the configuration selects."""
     return [
-        *_epsilon_schedules(config, actor_pool),
+        *_epsilon_schedules(config, chunk_source),
         *_beta_schedules(config, mixture),
         *_demo_share_schedules(config, mixture),
     ]
 
 
-def _epsilon_schedules(config: Config, actor_pool: ActorPool) -> Iterator[Schedule]:
+def _epsilon_schedules(config: Config, chunk_source: ChunkSource) -> Iterator[Schedule]:
     if config.actor.epsilon_schedule == "linear":
         first = config.replay.learning_starts
         last, end = first + config.actor.epsilon_steps, config.actor.epsilon_end
         value_at = partial(linear_schedule, first_step=first, last_step=last, start=1.0, end=end)
-        yield Schedule(value_at, actor_pool.set_epsilon)
+        yield Schedule(value_at, chunk_source.set_epsilon)
 
 
 def _beta_schedules(config: Config, mixture: ReplayMixture) -> Iterator[Schedule]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import gymnasium
 import torch
@@ -13,6 +14,7 @@ import torch
 from lookfurther.config import Config
 from lookfurther.demos import catalog
 from lookfurther.demos.episode import Episode, best_episode_index
+from lookfurther.errors import ConfigError
 from lookfurther.networks import (
     NetworkBuilder,
     count_parameters,
@@ -24,11 +26,9 @@ from lookfurther.training import checkpoint
 from lookfurther.training.best_checkpoint import BestCheckpoint
 from lookfurther.training.build import (
     RANDOM_STREAMS,
-    build_actor_pool,
     build_envs,
     build_learner,
     build_mixture,
-    build_training_envs,
     choose_mixture_device,
 )
 from lookfurther.training.callbacks import Callback, CallbackList, RunContext, check_callbacks
@@ -45,10 +45,14 @@ from lookfurther.training.quiet_progress import Progress, QuietProgress
 from lookfurther.training.run import TrainingRun
 from lookfurther.training.run_dir import RunDir, check_run_dir
 from lookfurther.training.saved_weights import check_initial_weights, warm_start
+from lookfurther.training.source_plan import SourcePlan, open_local_plan
 from lookfurther.training.summary import Summary
 from lookfurther.types import Batch, Spec
 from lookfurther.user_network import build_network
 from lookfurther.validation import validate
+
+if TYPE_CHECKING:
+    from lookfurther.training.cluster.options import ClusterOptions
 
 
 def train(
@@ -60,6 +64,7 @@ def train(
     init: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
+    cluster: ClusterOptions | None = None,
 ) -> Summary:
     """Train an agent and return a summary; everything else is in the run folder.
 
@@ -67,7 +72,8 @@ def train(
     network: a function from the `Spec` to a module that maps observations to Q-values. `init` is a
     run folder, a checkpoint, an export or a safetensors file whose weights the network starts
     with. A checkpoint that `resume` finds has precedence. `callbacks` are called at the run's
-    events, after the loggers of `config.run.loggers`. A `quiet` run prints warnings only.
+    events, after the loggers of `config.run.loggers`. A `quiet` run prints warnings only. With
+    `cluster`, the actors are on the nodes of a Ray cluster.
     """
     config = validate(config)
     check_callbacks(callbacks)
@@ -79,25 +85,25 @@ def train(
     hardware = Hardware.resolve(config)
     hardware.limit_threads()
     progress = QuietProgress() if quiet else _make_progress_display(config)
-    build_group = partial(build_envs, env or config.env, config)
-    with ExitStack() as stack:
-        groups = build_training_envs(build_group, config.actor.lanes, hardware.lane_groups)
-        envs = [stack.enter_context(closing(group)) for group in groups]
-        spec = envs[0].spec
+    with _open_plan(env or config.env, config, hardware, cluster) as plan:
+        spec = plan.spec
         episodes = [e for n in config.demos for e in catalog.load_set(n, spec, config.environment)]
         replay_device = _describe_run(config, spec, episodes, hardware.device, progress)
+        if plan.message:
+            progress.print_message(plan.message)
         online = build_network(network or make_network_builder(config.network), spec)
         if init is not None and not resume:
             check_initial_weights(online, Path(init))  # before a folder is made
         with RunDir.open(path, config, resume) as run_dir:
             progress.print_message(f"network of {count_parameters(online):,} parameters")
-            build_evaluation_envs = partial(build_group, stream=RANDOM_STREAMS["evaluate"])
-            best = BestCheckpoint(config, run_dir, build_evaluation_envs)
+            evaluation_envs = partial(
+                build_envs, env or config.env, config, stream=RANDOM_STREAMS["evaluate"]
+            )
+            best = BestCheckpoint(config, run_dir, evaluation_envs)
             learner = build_learner(config, online, hardware)
             mixture = build_mixture(config, spec, episodes, replay_device, hardware.is_compiled)
-            actor_pool = build_actor_pool(config, envs, learner)
-            concurrent = hardware.is_learning_concurrent
-            loop = TrainingLoop(config, actor_pool, mixture, learner, concurrent)
+            source, concurrent = plan.build_source(learner), plan.is_learning_concurrent
+            loop = TrainingLoop(config, source, mixture, learner, concurrent)
             context = RunContext(config, run_dir.path, learner.online_network)
             loggers = [LOGGERS[name]() for name in config.run.loggers]
             hooks = CallbackList([*loggers, *callbacks], context, progress.print_warning)
@@ -113,6 +119,22 @@ def train(
 def _make_progress_display(config: Config) -> ProgressDisplay:
     title = f"{config.env} · {config.preset} · seed {config.run.seed}"
     return ProgressDisplay(config.run.steps, title, config.run.minutes)
+
+
+def _open_plan(
+    env: str | Callable[[], gymnasium.Env],
+    config: Config,
+    hardware: Hardware,
+    cluster: ClusterOptions | None,
+) -> AbstractContextManager[SourcePlan]:
+    """Choose where the actors run; Ray is imported only if that is a cluster."""
+    if cluster is None:
+        return open_local_plan(partial(build_envs, env, config), config, hardware)
+    try:
+        from lookfurther.training.cluster.connection import open_cluster_plan
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--cluster needs {error.name}: install lookfurther[ray]") from None
+    return open_cluster_plan(cluster, env, config)
 
 
 def _set_initial_demo_priorities(loop: TrainingLoop) -> None:

@@ -1,0 +1,1 @@
+"""Actors on other machines: everything that `train --cluster` adds to a run."""

@@ -1,0 +1,150 @@
+"""Connects a run to a Ray cluster, or starts Ray on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+
+import gymnasium
+import ray
+
+from lookfurther.config import Config
+from lookfurther.envs import get_spec
+from lookfurther.errors import ClusterFault
+from lookfurther.learner import Learner
+from lookfurther.system.processes import PACKAGE_FOLDER, count_cores, subprocess_environment
+from lookfurther.training.cluster.options import LOCAL_ADDRESS, ClusterOptions
+from lookfurther.training.cluster.ray_backend import RayBackend
+from lookfurther.training.cluster.remote_actor import ActorSetup
+from lookfurther.training.cluster.source import ClusterSource
+from lookfurther.training.source_plan import SourcePlan
+
+TOKEN_FILE = Path(".ray") / "auth_token"  # in the home folder
+
+
+@contextlib.contextmanager
+def open_cluster_plan(
+    options: ClusterOptions, env: str | Callable[[], gymnasium.Env], config: Config
+) -> Iterator[SourcePlan]:
+    """The plan of a run whose actors are on a cluster; the actors end with the context."""
+    spec = get_spec(env, config.environment)
+    with connect_cluster(options.address), contextlib.ExitStack() as stack:
+        ranges = min(config.actor.lanes, options.actors or count_free_cores())
+
+        def build_source(learner: Learner) -> ClusterSource:
+            network = deepcopy(learner.online_network).cpu()
+            setup = ActorSetup(config, env, network, ranges)
+            source = ClusterSource(setup, RayBackend(setup), options, learner.online_weights)
+            stack.callback(source.close)
+            return source
+
+        message = f"{describe_cluster()}; {ranges} actors for {config.actor.lanes} lanes"
+        yield SourcePlan(spec, build_source, is_learning_concurrent=True, message=message)
+
+
+@contextlib.contextmanager
+def connect_cluster(address: str) -> Iterator[None]:
+    """Connect to a cluster; a process that is connected already keeps its connection."""
+    if ray.is_initialized():
+        yield
+        return
+    if address == LOCAL_ADDRESS:
+        _start_local_ray()
+    else:
+        check_token(address)
+        _connect_to_head(address)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def check_token(address: str) -> None:
+    """Refuse a cluster without a token: everyone who reaches it runs code on all its nodes."""
+    mode = os.environ.get("RAY_AUTH_MODE", "").lower()
+    has_token = bool(
+        os.environ.get("RAY_AUTH_TOKEN")
+        or os.environ.get("RAY_AUTH_TOKEN_PATH")
+        or (Path.home() / TOKEN_FILE).exists()
+    )
+    if mode == "disabled" or (mode == "token" and has_token):
+        return
+    if not has_token:
+        raise ClusterFault(
+            f"--cluster {address} needs a token: create one with ray get-auth-token --generate,"
+            " copy it to ~/.ray/auth_token of every node and set RAY_AUTH_MODE=token everywhere"
+        )
+    raise ClusterFault(
+        f"--cluster {address} needs RAY_AUTH_MODE=token here and on every node, or"
+        " RAY_AUTH_MODE=disabled where nobody else can reach the cluster"
+    )
+
+
+def _start_local_ray() -> None:
+    """Start Ray on the cores of this machine, with the import path of this process."""
+    try:
+        with _clean_start():
+            ray.init(
+                address="local",
+                num_cpus=count_cores(),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+    except Exception as error:  # Ray has no type of its own for this
+        ray.shutdown()
+        reason = " ".join(str(error).split())
+        raise ClusterFault(f"Ray does not start on this machine: {reason}") from error
+
+
+def _connect_to_head(address: str) -> None:
+    if address.startswith("ray://"):
+        raise ClusterFault(
+            f"--cluster {address}: learner and replay run in this process, so start it on a node of"
+            " the cluster and give --cluster auto"
+        )
+    try:
+        with _clean_start():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise ClusterFault(f"--cluster {address} cannot be reached: {reason}") from None
+
+
+@contextlib.contextmanager
+def _clean_start() -> Iterator[None]:
+    """Ray gives its workers the working directory as an import path: not that of a data folder.
+
+    Modules that this process finds are found by workers on this machine too.
+    """
+    changed = {
+        "PYTHONPATH": subprocess_environment(user_modules=True)["PYTHONPATH"],
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # by default, next to busy processes actors nearly stand still
+    }
+    previous = {name: os.environ.get(name) for name in changed}
+    os.environ |= changed
+    try:
+        with contextlib.chdir(PACKAGE_FOLDER):
+            yield
+    finally:
+        for name, value in previous.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def count_free_cores() -> int:
+    """Cores of the cluster, without one for the learner; at least one."""
+    return max(1, int(ray.cluster_resources().get("CPU", 0)) - 1)
+
+
+def describe_cluster() -> str:
+    """The number of nodes and cores."""
+    nodes = sum(node["Alive"] for node in ray.nodes())
+    return f"cluster of {nodes} nodes with {ray.cluster_resources().get('CPU', 0):g} cores"
