@@ -36,6 +36,7 @@ COMMANDS = CommandGroup(
         ),
         "push": Command("RUN | SET OWNER/NAME", "share an agent or a set on the Hub", "push"),
         "pull": Command("OWNER/NAME [--kind demos]", "get an agent or a set from the Hub", "pull"),
+        "cluster": Command("check ADDRESS", "measure the nodes of a Ray cluster", "cluster"),
         "record": Command("ENV [--name SET]", "record demonstrations in the browser", "record"),
         "bench": Command("[PRESET] [--json FILE]", "measure the speed of this machine", "bench"),
         "demos": Command(
