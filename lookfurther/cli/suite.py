@@ -1,10 +1,10 @@
-"""lookfurther suite FILE.toml | NAME [--out DIR]"""
+"""lookfurther suite FILE.toml | NAME [--out DIR] [--cluster ADDRESS]"""
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from lookfurther.cli.parsing import parse_options
+from lookfurther.errors import ConfigError
 from lookfurther.system.formatting import pluralize
 from lookfurther.system.printable import MAX_MESSAGE_LENGTH, make_printable
 from lookfurther.training.metrics import get_metric
@@ -43,6 +44,8 @@ class SuiteOptions:
     """folder for the run folders; none: runs/ and the name of the suite"""
     modules: tuple[str, ...] = ()
     """modules that the suite may use: they register environments or define wrappers"""
+    cluster: str = ""
+    """train on the nodes of a Ray cluster, one run for each GPU: auto, or HOST:PORT of its head"""
 
 
 def run(args: list[str]) -> int:
@@ -52,14 +55,28 @@ def run(args: list[str]) -> int:
 
     name, data = suite.read_suite(options.suite)
     out = options.out or Path("runs") / name
+    out = out.resolve() if options.cluster else out  # nodes have other working directories
     jobs = suite.build_jobs(data, out, options.modules)
     with open_status_board(jobs) as board:
-        suite.run_jobs(jobs, board.update)
+        if options.cluster:
+            run_jobs_on_cluster = load_cluster_suite()
+            run_jobs_on_cluster(jobs, board.update, out, options.cluster)
+        else:
+            suite.run_jobs(jobs, board.update)
     for job in jobs:
         if job.state == "failed":
             print(f"failed: {job.folder}: {make_printable(job.failure, MAX_MESSAGE_LENGTH)}")
     print(f"{format_counts(jobs)}; lookfurther report {out}")
     return 0 if all(job.state == "done" for job in jobs) else 1
+
+
+def load_cluster_suite() -> Callable[..., None]:
+    """Import Ray, which only clusters need."""
+    try:
+        from lookfurther.evaluation.cluster_suite import run_jobs_on_cluster
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--cluster needs {error.name}: install lookfurther[ray]") from None
+    return run_jobs_on_cluster
 
 
 def format_counts(jobs: Sequence[SuiteJob]) -> str:

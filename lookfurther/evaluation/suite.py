@@ -224,15 +224,22 @@ def run_jobs(jobs: Sequence[SuiteJob], on_change: Callable[[SuiteJob], None]) ->
                 continue
             job.state = "running"
             on_change(job)
-            code = _train_job(job, lambda job=job: on_change(job), signals)
-            job.read_newest_row()
-            job.state = "failed" if code else "done" if job.has_used_budget() else "stopped"
-            job.failure = _failure_reason(job, code) if code else ""
+            code = train_job(
+                job, lambda job=job: on_change(job), lambda: bool(signals.received_signal)
+            )
+            finish_job(job, code)
             on_change(job)
 
 
-def _train_job(job: SuiteJob, on_poll: Callable[[], None], signals: StopSignals) -> int:
-    """Train in another process, which is terminated if this process receives a stop signal."""
+def finish_job(job: SuiteJob, code: int) -> None:
+    """Set the state of a job by the exit code of its process."""
+    job.read_newest_row()
+    job.state = "failed" if code else "done" if job.has_used_budget() else "stopped"
+    job.failure = _failure_reason(job, code) if code else ""
+
+
+def train_job(job: SuiteJob, on_poll: Callable[[], None], is_stopped: Callable[[], bool]) -> int:
+    """Train in another process, which is terminated as soon as `is_stopped()`."""
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     command = python_command("-m", "lookfurther", *job.train_arguments())
     # In its own session, so that a Ctrl-C in the terminal reaches it only through this process.
@@ -250,7 +257,7 @@ def _train_job(job: SuiteJob, on_poll: Callable[[], None], signals: StopSignals)
         try:
             return process.wait(POLL_SECONDS)
         except subprocess.TimeoutExpired:
-            if signals.received_signal and not is_terminated:
+            if is_stopped() and not is_terminated:
                 process.terminate()
                 is_terminated = True
             job.read_newest_row()
