@@ -1,0 +1,152 @@
+"""Actors on a Ray cluster of this machine: steps per second by actors, and the cost of a chunk.
+
+    python -m benchmarks.cluster [--env ENV] [--actors N ...] [--seconds S] [--json FILE]
+
+`play` asks actors for chunks as training does, without a learner. `resend` replaces the actors by
+ones that return one prepared chunk again and again: the most that one learner node can insert.
+Cores, environments and Ray's own processes share this machine, so the figures are lower bounds.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+import torch
+
+from benchmarks.measure import (
+    format_table,
+    limit_cores,
+    machine_info,
+    make_parser,
+    median_of_rounds,
+    write_report,
+)
+from lookfurther import Config, preset
+from lookfurther.envs import get_spec
+from lookfurther.learner import Learner
+from lookfurther.networks import make_network_builder
+from lookfurther.training.build import build_mixture
+from lookfurther.training.cluster.connection import connect_cluster
+from lookfurther.training.cluster.messages import PlayedChunk, PlayRequest
+from lookfurther.training.cluster.options import ClusterOptions
+from lookfurther.training.cluster.ray_backend import RayActor, RayBackend
+from lookfurther.training.cluster.remote_actor import ActorSetup
+from lookfurther.training.cluster.source import ClusterSource
+
+CAPACITY = 40_000  # steps in the replay
+CPU = torch.device("cpu")
+
+
+class ResendingActor(RayActor):
+    """Plays one chunk, and returns it with a new number at every later call."""
+
+    prepared: PlayedChunk | None = None
+
+    def play(self, request: PlayRequest, weights: Any) -> PlayedChunk:
+        if self.prepared is None:
+            self.prepared = super().play(request, weights)
+        else:
+            self.sequence += 1
+        return self.prepared._replace(sequence=self.sequence - 1, weights_time=request.weights_time)
+
+
+class BenchmarkBackend(RayBackend):
+    """Actors that need no core of their own, of either kind, as on the same or another node."""
+
+    def __init__(self, setup: ActorSetup, actor_class: type[RayActor], is_remote: bool) -> None:
+        super().__init__(setup)
+        self._actor_class = ray.remote(num_cpus=0)(actor_class)
+        if is_remote:
+            self.local_node = "another node"
+
+
+def make_config(env: str, actors: int) -> Config:
+    """A run whose actors have eight lanes each."""
+    return preset("no-demos", "small", env=env, actor__lanes=8 * actors, replay__capacity=CAPACITY)
+
+
+def measure_source(
+    config: Config, actors: int, actor_class: type[RayActor], is_remote: bool, seconds: float
+) -> dict[str, float]:
+    """Rates of a source whose chunks are added to a replay, after every actor has sent one."""
+    spec = get_spec(config.env, config.environment)
+    network = make_network_builder(config.network)(spec)
+    learner = Learner(network, config.learner, CPU, torch.float32)
+    setup = ActorSetup(config, config.env, learner.online_network, actors)
+    backend = BenchmarkBackend(setup, actor_class, is_remote)
+    source = ClusterSource(setup, backend, ClusterOptions(actors=actors), learner.online_weights)
+    replay = build_mixture(config, spec, [], CPU).agent
+    source.connect_replay(replay, CPU)
+    while not all(lease.next_sequence for lease in source.leases):
+        _add_chunk(source)
+    before, chunks, busy = replay.inserted, 0, time.process_time()
+    start = time.perf_counter()
+    while not chunks or time.perf_counter() - start < seconds:
+        _add_chunk(source)
+        chunks += 1
+    elapsed, busy = time.perf_counter() - start, time.process_time() - busy
+    source.close()
+    steps = replay.inserted - before
+    plane_bytes = replay.planes[0].nbytes
+    return {
+        "steps_per_second": steps / elapsed,
+        "chunks_per_second": chunks / elapsed,
+        "megabytes_per_second": steps * plane_bytes / elapsed / 1e6,
+        "driver_milliseconds_per_chunk": 1000 * busy / chunks,
+    }
+
+
+def _add_chunk(source: ClusterSource) -> None:
+    source.start_step()
+    source.collect_chunk()
+    source.add_chunk()
+
+
+CASES: dict[str, tuple[type[RayActor], bool]] = {
+    "play, same node": (RayActor, False),
+    "play, compressed": (RayActor, True),
+    "resend, same node": (ResendingActor, False),
+    "resend, compressed": (ResendingActor, True),
+}
+
+
+def run(env: str, actor_counts: Sequence[int], seconds: float, rounds: int) -> dict[str, Any]:
+    """Medians over the rounds of every case and number of actors."""
+    figures: dict[str, Any] = {}
+    with connect_cluster("local"):
+        for name, (actor_class, is_remote) in CASES.items():
+            for actors in actor_counts:
+                config = make_config(env, actors)
+                measured = [
+                    measure_source(config, actors, actor_class, is_remote, seconds)
+                    for _ in range(rounds)
+                ]
+                figures[f"{name}, {actors} actors"] = median_of_rounds(measured)
+    return figures
+
+
+def main() -> int:
+    parser = make_parser(__doc__, seconds=5.0)
+    parser.add_argument("--env", default="ALE/Pong-v5", help="environment id")
+    parser.add_argument("--actors", type=int, nargs="+", default=[1, 2, 4], help="actors")
+    options = parser.parse_args()
+    limit_cores(options.cores)
+    machine = machine_info(["torch", "ray", "lz4", "ale-py"])
+    figures = run(options.env, options.actors, options.seconds, options.rounds)
+    columns = list(next(iter(figures.values())))
+    table = format_table(
+        ["case", *(column.replace("_", " ") for column in columns)],
+        [[name, *row.values()] for name, row in figures.items()],
+    )
+    result = {"env": options.env, "seconds": options.seconds, "rounds": options.rounds}
+    result |= {"figures": figures, "surroundings": machine}
+    write_report(f"actors on Ray, {options.env}", result, table, options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
