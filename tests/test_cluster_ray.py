@@ -45,17 +45,14 @@ OPTIONS = ClusterOptions(actors=3, steps_per_chunk=64, weights_seconds=0.0)
 HEAD = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 10**8}
 
 
-def start_cluster() -> Cluster:
-    """A cluster whose head is this node. Ray has fixed time limits for its start."""
+def retry_start(start: Callable[[], Any]) -> Any:
+    """Try again if Ray was too slow: it gives each of its processes 30 seconds to start."""
     for _ in range(5):
         try:
-            cluster = Cluster(initialize_head=True, head_node_args=HEAD)
-            ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
-            return cluster
+            return start()
         except Exception as error:
             if "timed out" not in str(error):
                 raise
-            ray.shutdown()
     pytest.skip("this machine is too busy for Ray to start")
 
 
@@ -68,7 +65,8 @@ def cluster() -> Iterator[Cluster]:
         patch.setenv("RAY_memory_monitor_refresh_ms", "0")  # other processes may use the memory
         patch.setenv("RAY_worker_niceness", "0")
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
-        cluster = start_cluster()
+        cluster = retry_start(lambda: Cluster(initialize_head=True, head_node_args=HEAD))
+        ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
         add_node(cluster)
         yield cluster
         ray.shutdown()
@@ -76,8 +74,9 @@ def cluster() -> Iterator[Cluster]:
 
 
 def add_node(cluster: Cluster) -> None:
-    """Add a node with one core, without a limit on the time that it takes to start."""
-    cluster.add_node(wait=False, num_cpus=1, object_store_memory=10**8)
+    """Add a node with one core; the actors wait for it."""
+    node = {"num_cpus": 1, "object_store_memory": 10**8}
+    retry_start(lambda: cluster.add_node(wait=False, **node))
 
 
 @pytest.fixture(scope="module")
