@@ -176,6 +176,15 @@ def test_samples_per_insert_do_not_depend_on_chunks() -> None:
     assert loop.learner.updates == updates_due(config, loop.step) > 0
 
 
+def test_every_episode_of_a_chunk_is_reported() -> None:
+    loop = make_cluster_loop(make_config(), ClusterOptions(actors=1, steps_per_chunk=400))
+    reported = 0
+    for _ in range(3):
+        loop.run_iteration()
+        reported += len(loop.chunk_source.episode_stats.newly_finished)
+    assert reported == loop.chunk_source.episode_stats.episode_count > 3
+
+
 def test_local_run_imports_no_ray() -> None:
     code = (
         "import sys, lookfurther.training.train, lookfurther.cli.train, lookfurther.cli.suite\n"
@@ -267,7 +276,7 @@ def test_repeated_losses_stop_the_run() -> None:
     backend.on_play = raise_lost
     with pytest.raises(ClusterFault, match=r"actor of lanes \d to \d died: failure 3 in a row"):
         loop.run_iteration()
-    assert ClusterFault.exit_code == 8
+    assert ClusterFault.exit_code == 9
 
 
 def test_chunks_between_losses_reset_the_failures() -> None:

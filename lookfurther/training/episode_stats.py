@@ -28,7 +28,7 @@ class EpisodeStats:
         self._returns_in_progress = np.zeros(lanes)
         self._lengths_in_progress = np.zeros(lanes, np.int64)
         self._recent_episodes: deque[FinishedEpisode] = deque(maxlen=keep)
-        self.newly_finished: list[FinishedEpisode] = []  # by the last step
+        self.newly_finished: list[FinishedEpisode] = []  # by the last step or steps
         self.episode_count = 0
         self.dropped_count = 0
         self.best_return = math.nan
@@ -50,6 +50,14 @@ class EpisodeStats:
             self._recent_episodes.append(episode)
             self.best_return = float(np.fmax(self.best_return, episode.score))
             self.episode_count += 1
+
+    def add_steps(self, steps: Sequence[Step], lanes: range) -> None:
+        """Add consecutive environment steps of each of `lanes`."""
+        finished: list[FinishedEpisode] = []
+        for step in steps:
+            self.add_step(step, lanes)
+            finished += self.newly_finished
+        self.newly_finished = finished
 
     def reset_lanes(self, lanes: np.ndarray) -> None:
         """Reset the episodes in progress of the masked `lanes` [m]: they start again."""

@@ -113,7 +113,7 @@ class TrainingRun:
         self.loop.run_iteration()
         self._report_pretraining(updates)
         self._warn_of_replacements()
-        for episode in self.loop.actor_pool.episode_stats.newly_finished:
+        for episode in self.loop.chunk_source.episode_stats.newly_finished:
             self.callbacks.call("on_episode", self.step, episode)
         if has_crossed_multiple(before, self.step, run.evaluate_period):
             self.evaluate_weights()

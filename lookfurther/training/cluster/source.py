@@ -161,8 +161,7 @@ class ClusterSource:
         lease.failures = 0
         self.lease_order.remove(lease)
         self.lease_order.append(lease)
-        for step in unpack_steps(played):
-            self.episode_stats.add_step(step, lease.lanes)
+        self.episode_stats.add_steps(unpack_steps(played), lease.lanes)
         self.is_finite &= played.is_finite
         self.worker_replacements += played.replacements
         self.weights_ages.append(time.monotonic() - played.weights_time)
