@@ -80,7 +80,7 @@ def measure_source(
     backend = BenchmarkBackend(setup, actor_class, is_remote)
     source = ClusterSource(setup, backend, ClusterOptions(actors=actors), learner.online_weights)
     replay = build_mixture(config, spec, [], CPU).agent
-    source.connect_replay(replay, CPU)
+    source.connect_replay(replay)
     while not all(lease.next_sequence for lease in source.leases):
         _add_chunk(source)
     before, chunks, busy = replay.inserted, 0, time.process_time()

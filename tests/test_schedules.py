@@ -14,7 +14,7 @@ from lookfurther import Config, train
 from lookfurther.replay.shared import AnnealedMixture
 from lookfurther.schedules import linear_schedule
 from lookfurther.training.loop import TrainingLoop, updates_due
-from tests.test_updates import make_config, make_loop
+from tests.test_updates import actor_pool, make_config, make_loop
 from tests.training_runs import (
     assert_checkpoints_equal,
     newest_checkpoint,
@@ -58,7 +58,7 @@ def test_loop_sets_scheduled_values_of_its_step() -> None:
             loop.run_iteration()
         assert loop.step == 90
         # The last iteration began at step 88.
-        epsilon = torch.cat([group.actor.epsilon for group in loop.actor_pool.groups])
+        epsilon = torch.cat([group.actor.epsilon for group in actor_pool(loop).groups])
         assert epsilon.tolist() == pytest.approx([1 - 0.9 * 48 / 100] * 4)
         assert isinstance(loop.mixture, AnnealedMixture)
         assert loop.mixture.scheduled_share == pytest.approx(0.25 * (1 - 48 / 200))
@@ -86,7 +86,7 @@ def test_constant_settings_have_no_schedules() -> None:
 
 def test_pretraining_learns_from_demonstrations_before_the_first_step() -> None:
     with make_loop(make_config(learner__pretraining_updates=70), parts=1) as loop:
-        actor_weights = loop.actor_pool.weight_sync.actor_weights
+        actor_weights = actor_pool(loop).weight_sync.actor_weights
         before = [p.clone() for p in actor_weights.network.parameters()]
         loop.run_iteration()
         assert (loop.step, loop.learner.updates, loop.pretraining_updates_left) == (0, 50, 20)
