@@ -186,8 +186,8 @@ def random_episode(steps: int, seed: int = 0) -> Episode:
 
 
 def shared_config(mode: str, **overrides: Any) -> Config:
-    tiny = {"actor__lanes": 2, "replay__capacity": 400, "replay__horizons": (1, 3)}
-    items = {"learner__agent_items": 8, "learner__expert_items": 0}
+    tiny: dict[str, Any] = {"actor__lanes": 2, "replay__capacity": 400, "replay__horizons": (1, 3)}
+    items: dict[str, Any] = {"learner__agent_items": 8, "learner__expert_items": 0}
     return preset("apex-dqfd", env="x", learner__demonstrations=mode, **(tiny | items | overrides))
 
 

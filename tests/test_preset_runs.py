@@ -73,7 +73,7 @@ class ShortChainEnv(ChainEnv):
     length = 5
     observation_space = Box(0, 1, (length,), np.float32)
 
-    def step(self, action):
+    def step(self, action) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         is_wrong = action != self.keys[self.cell]
         observation, reward, terminal, truncated, info = super().step(action)
         return observation, reward, terminal or bool(is_wrong), truncated, info

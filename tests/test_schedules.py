@@ -160,7 +160,7 @@ def test_run_with_schedules_resumes_to_identical_result(
     train_until(resumed, 260, monkeypatch)
     train(resumed, resume=True)
     folders = [Path(config.run.folder) for config in (uninterrupted, resumed)]
-    assert_checkpoints_equal(*map(newest_checkpoint, folders))
+    assert_checkpoints_equal(newest_checkpoint(folders[0]), newest_checkpoint(folders[1]))
     assert rows_without_times(folders[0]) == rows_without_times(folders[1])
 
 
