@@ -25,7 +25,7 @@ from lookfurther.config import Config, replace
 from lookfurther.demos import catalog
 from lookfurther.demos.episode import Episode, best_episode_index
 from lookfurther.learner import Learner
-from lookfurther.networks import make_network_builder, network_value_transform
+from lookfurther.networks.dueling import make_network_builder, network_value_transform
 from lookfurther.presets import preset
 from lookfurther.replay.mixture import ReplayMixture
 from lookfurther.training.build import build_expert_replay, build_learner

@@ -65,7 +65,7 @@ class ActingNetwork:
         from lookfurther.actor import Actor
         from lookfurther.envs import make_envs
         from lookfurther.master_weights import MasterWeights
-        from lookfurther.networks import make_network_builder
+        from lookfurther.networks.dueling import make_network_builder
         from lookfurther.training.actors import ActorGroup, ActorPool
         from lookfurther.training.hardware import Hardware
 

@@ -28,7 +28,7 @@ from benchmarks.measure import (
 from lookfurther import Config, preset
 from lookfurther.envs import get_spec
 from lookfurther.learner import Learner
-from lookfurther.networks import make_network_builder
+from lookfurther.networks.dueling import make_network_builder
 from lookfurther.training.build import build_mixture
 from lookfurther.training.cluster.connection import connect_cluster
 from lookfurther.training.cluster.messages import PlayedChunk, PlayRequest

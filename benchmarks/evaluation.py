@@ -75,7 +75,7 @@ class NoopEvaluation:
 
         from lookfurther.config import NetworkConfig
         from lookfurther.evaluation.evaluate import evaluation_env_config
-        from lookfurther.networks import make_network_builder
+        from lookfurther.networks.dueling import make_network_builder
         from lookfurther.rollout import epsilon_greedy_policy
 
         torch.manual_seed(0)

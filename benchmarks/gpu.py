@@ -25,7 +25,7 @@ from lookfurther.autograd import AutogradPasses
 from lookfurther.config import Config, replace
 from lookfurther.envs import Envs
 from lookfurther.master_weights import MasterWeights
-from lookfurther.networks import DuelingNetwork, make_network_builder
+from lookfurther.networks.dueling import DuelingNetwork, make_network_builder
 from lookfurther.presets import preset
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.system.files import write_text

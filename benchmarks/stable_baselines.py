@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from lookfurther.config import NetworkConfig
-from lookfurther.networks import make_network_builder
+from lookfurther.networks.dueling import make_network_builder
 from lookfurther.system.processes import count_cores
 from lookfurther.types import Spec
 

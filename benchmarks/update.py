@@ -26,7 +26,7 @@ from benchmarks.measure import add_json_option, machine_info, write_report
 from lookfurther.cli.bench import add_default_preset
 from lookfurther.cli.preset_options import split_preset
 from lookfurther.config import Config
-from lookfurther.networks import make_network_builder
+from lookfurther.networks.dueling import make_network_builder
 from lookfurther.presets import preset
 from lookfurther.training.throughput import ThroughputBenchmark
 from lookfurther.training.updates import UpdateRunner

@@ -15,7 +15,7 @@ from torch import Tensor
 from lookfurther.config import Config
 from lookfurther.exploration import EXPLORATIONS, Exploration, initial_epsilons
 from lookfurther.losses import value_of_action
-from lookfurther.networks import network_value_transform
+from lookfurther.networks.dueling import network_value_transform
 from lookfurther.priorities import PRIORITY_FUNCTIONS, initial_td_error
 from lookfurther.transforms import REWARD_TRANSFORMS
 from lookfurther.types import END, FIRST, TERMINAL, TRUNCATED, Chunk, Spec, Step

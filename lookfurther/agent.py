@@ -13,20 +13,20 @@ from torch import Tensor, nn
 from lookfurther.config import Config
 from lookfurther.envs.trust import find_untrusted, import_modules
 from lookfurther.errors import CheckpointError, ConfigError
-from lookfurther.networks import (
+from lookfurther.networks.dueling import (
     NetworkBuilder,
     count_parameters,
     load_network_weights,
     make_network_builder,
     q_values,
 )
+from lookfurther.networks.user_network import build_network
 from lookfurther.rollout import select_actions
 from lookfurther.training import checkpoint_metadata
 from lookfurther.training.best_checkpoint import EVALUATION_EPSILON
 from lookfurther.training.hardware import resolve_device
 from lookfurther.training.saved_weights import find_checkpoint
 from lookfurther.types import Spec
-from lookfurther.user_network import build_network
 
 
 class Agent:

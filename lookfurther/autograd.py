@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lookfurther.array_api import compile_static
-from lookfurther.networks import QFunction, head_outputs, q_values
+from lookfurther.networks.dueling import QFunction, head_outputs, q_values
 
 
 class AutogradPasses:

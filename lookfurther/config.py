@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lookfurther.bounds import check_bounds
-from lookfurther.decoding import decode_dataclass
 from lookfurther.errors import ConfigError
-from lookfurther.renamed_settings import RENAMED_SETTINGS
+from lookfurther.settings.bounds import check_bounds
+from lookfurther.settings.decoding import decode_dataclass
+from lookfurther.settings.renamed_settings import RENAMED_SETTINGS
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lookfurther.adam import FusedStep
 from lookfurther.config import LearnerConfig
 from lookfurther.errors import TrainingDiverged
 from lookfurther.losses import add_l2_gradients, clip_by_global_norm
 from lookfurther.master_weights import MasterWeights
-from lookfurther.networks import head_outputs, prepare_inputs
+from lookfurther.networks.dueling import head_outputs, prepare_inputs
 from lookfurther.objective import Objective, PreparedBatch
-from lookfurther.optimizers import make_optimizer
+from lookfurther.optimizers.adam import FusedStep
+from lookfurther.optimizers.choice import make_optimizer
 from lookfurther.system import acceleration
 from lookfurther.types import Batch
 

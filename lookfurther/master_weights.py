@@ -7,8 +7,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from lookfurther.heads import DuelingHead
-from lookfurther.networks import QFunction, load_network_weights, q_values
+from lookfurther.networks.dueling import QFunction, load_network_weights, q_values
+from lookfurther.networks.heads import DuelingHead
 
 
 class MasterWeights:

@@ -21,7 +21,7 @@ from lookfurther.losses import (
     value_of_action,
     widen_action_gap,
 )
-from lookfurther.networks import network_value_transform, prepare_inputs
+from lookfurther.networks.dueling import network_value_transform, prepare_inputs
 from lookfurther.priorities import PRIORITY_FUNCTIONS
 from lookfurther.system import acceleration
 from lookfurther.types import Batch

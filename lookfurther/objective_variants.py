@@ -7,16 +7,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from lookfurther.categorical import (
-    cross_entropy,
-    kl_divergence,
-    logits_of_action,
-    project_distribution,
-)
 from lookfurther.config import Config, LearnerConfig
-from lookfurther.constrained_td import mean_value_gradient, project_orthogonal
 from lookfurther.errors import ConfigError
-from lookfurther.heads import CategoricalHead, DuelingHead, PopArtHead
 from lookfurther.losses import (
     double_q_action,
     im_loss,
@@ -25,9 +17,17 @@ from lookfurther.losses import (
     td_target,
     value_of_action,
 )
+from lookfurther.networks.heads import CategoricalHead, DuelingHead, PopArtHead
 from lookfurther.objective import LossOutput, Objective, PreparedBatch
 from lookfurther.transforms import IDENTITY
 from lookfurther.types import Batch
+from lookfurther.variants.categorical import (
+    cross_entropy,
+    kl_divergence,
+    logits_of_action,
+    project_distribution,
+)
+from lookfurther.variants.constrained_td import mean_value_gradient, project_orthogonal
 
 HeadT = TypeVar("HeadT", bound=DuelingHead)
 

@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 
 from lookfurther.envs import Envs
 from lookfurther.exploration import epsilon_greedy
-from lookfurther.networks import DuelingNetwork, q_values
+from lookfurther.networks.dueling import DuelingNetwork, q_values
 from lookfurther.system.acceleration import make_graphed
 from lookfurther.types import Spec
 

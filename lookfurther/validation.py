@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from lookfurther.bounds import check_bounds
 from lookfurther.config import Config, check_is_config, flatten_settings, from_dict
 from lookfurther.errors import ConfigError
+from lookfurther.settings.bounds import check_bounds
 
 
 def validate(config: Config) -> Config:

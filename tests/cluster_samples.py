@@ -14,7 +14,7 @@ from lookfurther.config import Config
 from lookfurther.envs import get_spec
 from lookfurther.exploration import initial_epsilons
 from lookfurther.learner import Learner
-from lookfurther.networks import make_network_builder
+from lookfurther.networks.dueling import make_network_builder
 from lookfurther.presets import preset
 from lookfurther.training.build import (
     RANDOM_STREAMS,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lookfurther.config import Config, to_json
-from lookfurther.networks import make_network_builder
+from lookfurther.networks.dueling import make_network_builder
 from lookfurther.presets import preset
 from lookfurther.training import checkpoint
 from lookfurther.training.checkpoint_manifest import MANIFEST_FILE, METADATA_FILE

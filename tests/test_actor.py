@@ -12,7 +12,7 @@ from lookfurther.actor import Actor
 from lookfurther.config import Config
 from lookfurther.envs import make_envs
 from lookfurther.master_weights import MasterWeights
-from lookfurther.networks import make_network_builder
+from lookfurther.networks.dueling import make_network_builder
 from lookfurther.presets import preset
 from lookfurther.types import FIRST, TERMINAL, TRUNCATED, Chunk, Spec, Step
 

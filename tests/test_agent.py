@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lookfurther import Agent, Config, Spec, evaluate, preset, train
 from lookfurther.errors import CheckpointError
-from lookfurther.networks import make_network_builder
+from lookfurther.networks.dueling import make_network_builder
 from lookfurther.training import checkpoint
 from tests.training_runs import tiny_config
 

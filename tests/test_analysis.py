@@ -31,7 +31,7 @@ from lookfurther.demos import storage
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import episode_from_log, make_lane, play_lane
 from lookfurther.errors import DemonstrationError
-from lookfurther.networks import make_network_builder
+from lookfurther.networks.dueling import make_network_builder
 from lookfurther.presets import preset
 from lookfurther.training import checkpoint
 from lookfurther.transforms import IDENTITY, make_value_transform

@@ -10,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lookfurther.categorical import (
+from lookfurther.config import LearnerConfig, NetworkConfig
+from lookfurther.learner import Learner
+from lookfurther.networks.dueling import DuelingNetwork, make_network_builder
+from lookfurther.objective_variants import CategoricalObjective
+from lookfurther.types import Spec
+from lookfurther.variants.categorical import (
     cross_entropy,
     entropy,
     expected_values,
@@ -18,11 +23,6 @@ from lookfurther.categorical import (
     logits_of_action,
     project_distribution,
 )
-from lookfurther.config import LearnerConfig, NetworkConfig
-from lookfurther.learner import Learner
-from lookfurther.networks import DuelingNetwork, make_network_builder
-from lookfurther.objective_variants import CategoricalObjective
-from lookfurther.types import Spec
 from tests.test_learner import CPU, h, h_inv, huber, make_batch, run_update, to_float64
 
 SPEC = Spec("toy", (3,), 1, "float32", 4, 1.0)

@@ -176,9 +176,9 @@ def test_presets_command_lists_places_and_settings(
 ) -> None:
     assert main(["presets"]) == 0
     out = capsys.readouterr().out
-    for name, (place, overrides) in (PRESETS | SCALES).items():
-        assert re.search(rf"^  {name} +{re.escape(place)}$", out, re.MULTILINE)
-        for setting, value in overrides.items():
+    for name, entry in (PRESETS | SCALES).items():
+        assert re.search(rf"^  {name} +{re.escape(entry.description)}$", out, re.MULTILINE)
+        for setting, value in entry.overrides.items():
             assert f"{setting.replace('__', '.')} = {value}\n" in out
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from lookfurther.envs import get_spec
 from lookfurther.errors import ClusterFault, EnvironmentFault
 from lookfurther.exploration import initial_epsilons
-from lookfurther.networks import make_network_builder
+from lookfurther.networks.dueling import make_network_builder
 from lookfurther.training.build import build_mixture
 from lookfurther.training.loop import TrainingLoop, updates_due
 from lookfurther.types import FIRST

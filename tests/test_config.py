@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from lookfurther import config as module
 from lookfurther import validation
-from lookfurther.bounds import BOUNDS
 from lookfurther.cli.main import main
 from lookfurther.config import (
     Config,
@@ -30,7 +29,8 @@ from lookfurther.config import (
 )
 from lookfurther.errors import ConfigError, LookFurtherError
 from lookfurther.presets import preset
-from lookfurther.renamed_settings import RENAMED_SETTINGS
+from lookfurther.settings.bounds import BOUNDS
+from lookfurther.settings.renamed_settings import RENAMED_SETTINGS
 from lookfurther.training.metrics import read_metrics
 from lookfurther.validation import validate
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from lookfurther.config import LearnerConfig
-from lookfurther.constrained_td import mean_value_gradient, project_orthogonal
 from lookfurther.learner import Learner
 from lookfurther.objective import Objective
 from lookfurther.objective_variants import ConstrainedTDObjective
 from lookfurther.types import Batch
+from lookfurther.variants.constrained_td import mean_value_gradient, project_orthogonal
 from tests.test_learner import (
     CPU,
     make_batch,

@@ -31,7 +31,7 @@ from lookfurther.evaluation.evaluate import (
     run_evaluation,
 )
 from lookfurther.evaluation.results import EvaluationConditions
-from lookfurther.networks import make_network_builder
+from lookfurther.networks.dueling import make_network_builder
 from lookfurther.training import checkpoint
 from tests.training_runs import tiny_config
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lookfurther.config import NetworkConfig
-from lookfurther.networks import make_network_builder
+from lookfurther.networks.dueling import make_network_builder
 from lookfurther.types import Spec
 
 pytest.importorskip("triton", reason="triton is not installed: its interpreter checks the kernels")

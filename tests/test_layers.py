@@ -25,19 +25,17 @@ EQUATIONS = (
     "exploration",
     "priorities",
     "schedules",
-    "popart",
-    "constrained_td",
-    "categorical",
+    "variants",
 )
 LAYERS = (
     (
-        *("types", "errors", "array_api", "system", "decoding", "bounds"),
-        *("renamed_settings", "config", "validation", "presets", "setting_docs"),
+        *("types", "errors", "array_api", "system", "settings"),
+        *("config", "validation", "presets"),
     ),
     EQUATIONS,
     (
-        *("noisy", "heads", "single_stream", "networks", "user_network", "master_weights"),
-        *("autograd", "adam", "rmsprop", "optimizers", "gpu"),
+        *("networks", "master_weights"),
+        *("autograd", "optimizers", "gpu"),
     ),
     ("replay", "envs", "actor", "rollout", "demos"),
     ("objective", "objective_variants", "learner"),
@@ -148,11 +146,10 @@ def test_config_envs_and_cli_start_without_torch() -> None:
     """In a new process: importing torch takes seconds, and `--help` should not wait for it."""
     light = (
         "cli",
-        "bounds",
+        "settings",
         "config",
         "validation",
         "presets",
-        "setting_docs",
         "errors",
         "types",
         "envs",

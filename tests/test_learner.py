@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lookfurther.adam import Adam
 from lookfurther.config import LearnerConfig, ReplayConfig
 from lookfurther.errors import TrainingDiverged
 from lookfurther.learner import Learner, UpdateResult
 from lookfurther.master_weights import MasterWeights
 from lookfurther.objective import expert_gradient_share
+from lookfurther.optimizers.adam import Adam
 from lookfurther.replay.mixture import ReplayMixture
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.types import Batch, Chunk, Spec

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from lookfurther.config import NetworkConfig
-from lookfurther.heads import DuelingHead
 from lookfurther.master_weights import MasterWeights
-from lookfurther.networks import make_network_builder
+from lookfurther.networks.dueling import make_network_builder
+from lookfurther.networks.heads import DuelingHead
 from lookfurther.types import Spec
 
 SPEC = Spec("toy", (5,), 1, "float32", 4, 1.0)

@@ -17,7 +17,7 @@ from lookfurther.cli.main import main
 from lookfurther.config import Config, from_json, replace
 from lookfurther.evaluation import results
 from lookfurther.evaluation.results import Evaluation, EvaluationConditions
-from lookfurther.networks import count_parameters, make_network_builder
+from lookfurther.networks.dueling import count_parameters, make_network_builder
 from lookfurther.training import checkpoint
 from lookfurther.types import Spec
 

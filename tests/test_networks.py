@@ -12,8 +12,9 @@ from torch import nn
 
 from lookfurther.config import NetworkConfig
 from lookfurther.errors import ConfigError
-from lookfurther.networks import (
+from lookfurther.networks.dueling import (
     DuelingNetwork,
+    DuelingStreams,
     SpaceToDepth,
     choose_network_name,
     count_parameters,
@@ -240,6 +241,7 @@ def test_parallel_streams_equal_separate_streams() -> None:
     network = build_network(VECTOR, hidden=(6, 5))
     x = torch.randn(4, 8)
     value_and_advantage = network.streams(x).chunk(2, -1)
+    assert isinstance(network.streams, DuelingStreams)
     first = network.streams.first
     assert first is not None
     for i, result in enumerate(value_and_advantage):

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from lookfurther.config import NetworkConfig
-from lookfurther.networks import make_network_builder
-from lookfurther.noisy import NoisyLinear, scale_noise
+from lookfurther.networks.dueling import make_network_builder
+from lookfurther.networks.noisy import NoisyLinear, scale_noise
 from lookfurther.types import Spec
 
 SPEC = Spec("toy", (3,), 1, "float32", 4, 1.0)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lookfurther.config import LearnerConfig
 from lookfurther.learner import Learner
 from lookfurther.losses import NEXT_ACTIONS, TD_LOSSES, add_l2_gradients
-from lookfurther.rmsprop import RMSProp
+from lookfurther.optimizers.rmsprop import RMSProp
 from tests.test_learner import CPU, make_batch, make_network, run_update, without_floor
 
 TRUE = torch.tensor(True)

@@ -13,12 +13,16 @@ from torch import Tensor
 
 from lookfurther.config import LearnerConfig, NetworkConfig
 from lookfurther.errors import ConfigError
-from lookfurther.heads import PopArtHead
 from lookfurther.learner import Learner
-from lookfurther.networks import DuelingNetwork, make_network_builder, network_value_transform
+from lookfurther.networks.dueling import (
+    DuelingNetwork,
+    make_network_builder,
+    network_value_transform,
+)
+from lookfurther.networks.heads import PopArtHead
 from lookfurther.objective_variants import PopArtObjective
-from lookfurther.popart import Moments, denormalise, normalise, update_moments
 from lookfurther.types import Batch, Spec
+from lookfurther.variants.popart import Moments, denormalise, normalise, update_moments
 from tests.test_learner import CPU, huber, make_batch, make_network, run_update, to_float64
 
 SPEC = Spec("toy", (3,), 1, "float32", 4, 1.0)

@@ -17,7 +17,7 @@ from lookfurther.config import EnvConfig
 from lookfurther.evaluation import evaluate as evaluation
 from lookfurther.evaluation.evaluate import evaluate
 from lookfurther.exploration import epsilon_greedy
-from lookfurther.networks import DuelingNetwork, make_network_builder
+from lookfurther.networks.dueling import DuelingNetwork, make_network_builder
 from lookfurther.rollout import GraphedPolicy, QValueCache
 
 GAME = "ALE/Breakout-v5"

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lookfurther.config import NetworkConfig
-from lookfurther.networks import make_network_builder
-from lookfurther.single_stream import ScaleGradient
+from lookfurther.networks.dueling import make_network_builder
+from lookfurther.networks.single_stream import ScaleGradient
 from lookfurther.types import Spec
 
 VECTOR = Spec("x", (3,), 1, "float32", 4, 1.0)

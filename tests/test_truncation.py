@@ -14,7 +14,7 @@ from lookfurther.config import Config, EnvConfig, replace
 from lookfurther.envs import Envs, make_envs
 from lookfurther.envs.naming import is_atari
 from lookfurther.master_weights import MasterWeights
-from lookfurther.networks import make_network_builder
+from lookfurther.networks.dueling import make_network_builder
 from lookfurther.presets import preset
 from lookfurther.training.actors import ActorGroup
 from lookfurther.training.build import draw_first_truncations

@@ -16,7 +16,7 @@ from lookfurther.envs import make_envs
 from lookfurther.exploration import initial_epsilons
 from lookfurther.learner import Learner
 from lookfurther.master_weights import MasterWeights
-from lookfurther.networks import make_network_builder, prepare_inputs
+from lookfurther.networks.dueling import make_network_builder, prepare_inputs
 from lookfurther.objective import Objective
 from lookfurther.presets import preset
 from lookfurther.training.actors import ActorPool

@@ -13,9 +13,9 @@ import torch
 from lookfurther import Agent, evaluate, preset, train
 from lookfurther.config import Config, replace
 from lookfurther.errors import ConfigError
-from lookfurther.heads import PopArtHead
 from lookfurther.learner import Learner
-from lookfurther.networks import make_network_builder
+from lookfurther.networks.dueling import make_network_builder
+from lookfurther.networks.heads import PopArtHead
 from lookfurther.objective_variants import choose_objective
 from lookfurther.report.model_card import export_run
 from lookfurther.types import Spec

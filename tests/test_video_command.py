@@ -20,7 +20,7 @@ from lookfurther.config import Config, EnvConfig
 from lookfurther.config import replace as change
 from lookfurther.demos.storage import save_episodes
 from lookfurther.envs import get_spec
-from lookfurther.networks import make_network_builder
+from lookfurther.networks.dueling import make_network_builder
 from lookfurther.training import checkpoint
 from lookfurther.video import encode
 from lookfurther.video.playback import (

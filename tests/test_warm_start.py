@@ -13,7 +13,7 @@ from lookfurther import train
 from lookfurther.cli.main import main
 from lookfurther.errors import CheckpointError
 from lookfurther.learner import Learner
-from lookfurther.networks import make_network_builder
+from lookfurther.networks.dueling import make_network_builder
 from lookfurther.report.model_card import export_run
 from lookfurther.training.saved_weights import warm_start
 from lookfurther.types import Spec

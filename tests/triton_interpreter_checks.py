@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from triton.runtime.errors import InterpreterError
 
 from benchmarks.gpu import max_relative_difference, values_and_gradients
-from lookfurther.adam import Adam
 from lookfurther.autograd import AutogradPasses
 from lookfurther.config import NetworkConfig, ReplayConfig
 from lookfurther.config import replace as replace_config
@@ -28,11 +27,12 @@ from lookfurther.gpu import conv, dueling, dueling_head
 from lookfurther.gpu import sum_tree as gpu_sum_tree
 from lookfurther.gpu.adam import FusedAdam
 from lookfurther.gpu.dueling import FusedDuelingPasses
-from lookfurther.heads import DuelingHead
 from lookfurther.learner import Learner
 from lookfurther.losses import clip_by_global_norm
 from lookfurther.master_weights import MasterWeights
-from lookfurther.networks import DuelingNetwork, concat_streams, make_network_builder
+from lookfurther.networks.dueling import DuelingNetwork, concat_streams, make_network_builder
+from lookfurther.networks.heads import DuelingHead
+from lookfurther.optimizers.adam import Adam
 from lookfurther.presets import preset
 from lookfurther.replay import prioritized, slots, sum_tree
 from lookfurther.replay.sum_tree import SumTree

@@ -21,7 +21,7 @@ from lookfurther.demos.episode import Episode, best_episode_index
 from lookfurther.envs.emulator import ACTION_MEANINGS, Emulator
 from lookfurther.envs.naming import is_atari
 from lookfurther.errors import DemonstrationError
-from lookfurther.networks import network_value_transform
+from lookfurther.networks.dueling import network_value_transform
 
 DEFAULT_ROLLOUTS = 40
 

@@ -85,10 +85,9 @@ class ClusterSuite:
         for slot in free[: len(self.waiting)]:
             job = self.waiting.popleft()
             on_node: Any = NodeAffinitySchedulingStrategy(slot.node, soft=False)
-            actor_class: Any = ray.remote(
+            runner = _make_remote_class(
                 num_cpus=0, num_gpus=slot.gpus, max_concurrency=2, scheduling_strategy=on_node
-            )(JobRunner)
-            runner = actor_class.remote()
+            ).remote()
             job.state = "running"
             call = runner.train.remote(job, self.shared_file)
             self.running[call] = RunningJob(job, slot, runner)
@@ -150,3 +149,9 @@ def run_jobs_on_cluster(
         StopSignals() as signals,  # Ray replaces handlers of signals when it starts
     ):
         ClusterSuite(jobs, on_change, Path(shared_file.name)).run(signals)
+
+
+def _make_remote_class(**options: Any) -> Any:
+    """`JobRunner` as a Ray actor; Ray's own types do not cover the options."""
+    remote: Any = ray.remote
+    return remote(**options)(JobRunner)

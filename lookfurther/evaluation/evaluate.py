@@ -32,7 +32,7 @@ from lookfurther.evaluation.results import (
     EvaluationConditions,
     ReturnCurve,
 )
-from lookfurther.networks import DuelingNetwork
+from lookfurther.networks.dueling import DuelingNetwork
 from lookfurther.rollout import (
     EpisodeResult,
     GraphedPolicy,

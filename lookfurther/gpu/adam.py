@@ -18,8 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lookfurther.adam import BETA_1, BETA_2, Adam, match_layout
 from lookfurther.master_weights import MasterWeights
+from lookfurther.optimizers.adam import BETA_1, BETA_2, Adam, match_layout
 
 BLOCK_SIZE = 2048  # elements per program
 MAX_TENSORS_PER_LAUNCH = 16

@@ -17,7 +17,7 @@ from lookfurther.array_api import compile_static
 from lookfurther.autograd import AutogradPasses
 from lookfurther.gpu import conv
 from lookfurther.gpu.dueling_head import head_backward, head_forward
-from lookfurther.networks import DuelingNetwork, concat_streams
+from lookfurther.networks.dueling import DuelingNetwork, DuelingStreams, concat_streams
 from lookfurther.system.acceleration import make_side_stream
 
 
@@ -38,9 +38,15 @@ def dueling_forward(network: DuelingNetwork, images: Tensor) -> tuple[Tensor, Sa
     """Q-values [B, A] in float32 of uint8 images, and what the backward pass needs."""
     parameters = [p for layer in conv.conv_layers(network) for p in (layer.weight, layer.bias)]
     conv_outputs = conv.conv_forward(images, network.scale, parameters)
-    hidden = network.streams.hidden_layers(conv_outputs[-1].flatten(1))
+    hidden = parallel_streams(network).hidden_layers(conv_outputs[-1].flatten(1))
     saved = SavedActivations(images, conv_outputs, hidden)
     return head_forward(hidden[-1], list(network.head.parameters())).sum(0), saved
+
+
+def parallel_streams(network: DuelingNetwork) -> DuelingStreams:
+    """The streams of a network that `conv.is_supported` accepts."""
+    assert isinstance(network.streams, DuelingStreams)
+    return network.streams
 
 
 def dueling_values(network: Any, images: Tensor) -> Tensor:
@@ -55,12 +61,13 @@ def activation_gradients(
 
     All are gradients of the values before ReLU.
     """
-    assert network.streams.first is not None
+    streams = parallel_streams(network)
+    assert streams.first is not None
     grad_last = head_backward(grad_q, saved.hidden[-1], list(network.head.parameters()))
     grad_hidden = [grad_last.unflatten(-1, (2, -1)).transpose(0, 1)]
-    for weight, h in zip(reversed(network.streams.weights), saved.hidden[-2::-1], strict=True):
+    for weight, h in zip(reversed(streams.weights), saved.hidden[-2::-1], strict=True):
         grad_hidden.insert(0, relu_backward(torch.bmm(grad_hidden[0], weight.transpose(1, 2)), h))
-    grad_features = concat_streams(grad_hidden[0]) @ network.streams.first.weight
+    grad_features = concat_streams(grad_hidden[0]) @ streams.first.weight
     grad_conv = relu_backward(grad_features, saved.flat_features)
     return grad_conv.view(saved.conv_outputs[-1].shape), grad_hidden
 

@@ -18,7 +18,7 @@ from lookfurther.errors import ConfigError
 from lookfurther.evaluation import results
 from lookfurther.evaluation.paper_scores import START_TITLES
 from lookfurther.evaluation.results import Evaluation
-from lookfurther.networks import count_parameters
+from lookfurther.networks.dueling import count_parameters
 from lookfurther.presets import PRESETS
 from lookfurther.report.markdown import code_span, escape_markdown, markdown_table
 from lookfurther.system.files import atomic_replace, write_text

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from lookfurther.config import Config, replace
 from lookfurther.demos import catalog
 from lookfurther.errors import ConfigError, DemonstrationError, TrainingDiverged
-from lookfurther.networks import NetworkBuilder, make_network_builder, q_values
+from lookfurther.networks.dueling import NetworkBuilder, make_network_builder, q_values
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.system.output import print_line
 from lookfurther.training import checkpoint

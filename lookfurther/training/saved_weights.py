@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lookfurther.errors import CheckpointError
 from lookfurther.learner import Learner
-from lookfurther.networks import load_network_weights
+from lookfurther.networks.dueling import load_network_weights
 from lookfurther.training import checkpoint
 from lookfurther.training.checkpoint_manifest import TENSOR_SUFFIX
 

@@ -22,7 +22,7 @@ from lookfurther.config import Config, from_json, replace, to_json
 from lookfurther.demos.episode import Episode
 from lookfurther.envs import Envs
 from lookfurther.learner import Learner
-from lookfurther.networks import make_network_builder
+from lookfurther.networks.dueling import make_network_builder
 from lookfurther.replay.mixture import ReplayMixture
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.system.acceleration import make_graphed

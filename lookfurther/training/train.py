@@ -15,11 +15,12 @@ from lookfurther.config import Config
 from lookfurther.demos import catalog
 from lookfurther.demos.episode import Episode, best_episode_index
 from lookfurther.errors import ConfigError
-from lookfurther.networks import (
+from lookfurther.networks.dueling import (
     NetworkBuilder,
     count_parameters,
     make_network_builder,
 )
+from lookfurther.networks.user_network import build_network
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.system.formatting import pluralize
 from lookfurther.training import checkpoint
@@ -48,7 +49,6 @@ from lookfurther.training.saved_weights import check_initial_weights, warm_start
 from lookfurther.training.source_plan import SourcePlan, open_local_plan
 from lookfurther.training.summary import Summary
 from lookfurther.types import Batch, Spec
-from lookfurther.user_network import build_network
 from lookfurther.validation import validate
 
 if TYPE_CHECKING:

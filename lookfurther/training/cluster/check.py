@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from lookfurther.config import Config
 from lookfurther.envs import get_spec
-from lookfurther.networks import make_network_builder
+from lookfurther.networks.dueling import make_network_builder
 from lookfurther.training.cluster.messages import PlayRequest, pack_weights
 from lookfurther.training.cluster.options import ClusterOptions
 from lookfurther.training.cluster.ray_backend import RayActor

@@ -15,7 +15,7 @@ from torch import Tensor
 from lookfurther.errors import ClusterFault
 from lookfurther.exploration import initial_epsilons
 from lookfurther.master_weights import MasterWeights
-from lookfurther.networks import load_network_weights
+from lookfurther.networks.dueling import load_network_weights
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.training.cluster.backend import ActorBackend, ActorLost
 from lookfurther.training.cluster.lane_ranges import select_epsilons, split_lanes

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from lookfurther import popart
-from lookfurther.categorical import expected_values
 from lookfurther.transforms import ValueTransform
+from lookfurther.variants import popart
+from lookfurther.variants.categorical import expected_values
 
 LinearBuilder = Callable[[int, int], nn.Linear]  # (inputs, outputs) to a linear layer
 

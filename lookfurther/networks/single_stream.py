@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from lookfurther.heads import DuelingHead
+from lookfurther.networks.heads import DuelingHead
 
 
 class SingleStream(nn.Module):

@@ -7,10 +7,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-from lookfurther.adam import Adam, FusedStep
 from lookfurther.config import LearnerConfig
 from lookfurther.master_weights import MasterWeights
-from lookfurther.rmsprop import RMSProp
+from lookfurther.optimizers.adam import Adam, FusedStep
+from lookfurther.optimizers.rmsprop import RMSProp
 
 
 class Optimizer(Protocol):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lookfurther.errors import ConfigError
-from lookfurther.networks import DuelingNetwork, NetworkBuilder
+from lookfurther.networks.dueling import DuelingNetwork, NetworkBuilder
 from lookfurther.types import Spec
 
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from lookfurther.array_api import widest_dtype
 from lookfurther.config import LearnerConfig, NetworkConfig
 from lookfurther.errors import CheckpointError, ConfigError
-from lookfurther.heads import CategoricalHead, DuelingHead, PopArtHead, StreamHead
-from lookfurther.noisy import NoisyLinear, NoisyStreams
-from lookfurther.single_stream import PlainHead, ScaleGradient, SingleStream
+from lookfurther.networks.heads import CategoricalHead, DuelingHead, PopArtHead, StreamHead
+from lookfurther.networks.noisy import NoisyLinear, NoisyStreams
+from lookfurther.networks.single_stream import PlainHead, ScaleGradient, SingleStream
 from lookfurther.transforms import ValueTransform, make_value_transform
 from lookfurther.types import Spec
 

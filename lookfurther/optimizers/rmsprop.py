@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lookfurther.adam import FusedStep
 from lookfurther.master_weights import MasterWeights
+from lookfurther.optimizers.adam import FusedStep
 
 DECAY = 0.95
 

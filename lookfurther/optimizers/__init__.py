@@ -1,0 +1,1 @@
+"""Adam, RMSProp, and the choice between them."""

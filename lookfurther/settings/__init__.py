@@ -1,0 +1,1 @@
+"""Reading settings: bounds, decoding, renamed settings."""

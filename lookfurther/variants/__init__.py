@@ -1,0 +1,1 @@
+"""Equations of other systems: PopArt, constrained TD, C51."""
