@@ -52,6 +52,7 @@ SHORT_OPTIONS = {
 }
 # Commands that `test_docs.py` only parses, and what they need.
 NOT_RUN = {
+    "cluster": "Ray, which `test_cluster_ray.py` starts",
     "gpu": "a GPU",
     "kernels": "a GPU",
     "one_gpu": "a GPU",

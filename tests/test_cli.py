@@ -114,13 +114,15 @@ def test_every_setting_is_an_option_with_default(capsys: pytest.CaptureFixture[s
     assert "(default: 256)" in out  # the preset's agent_items, not the base's 192
 
 
+GROUPS = ("demos", "cluster")  # of commands
 HELP_TEXTS = [
     ["train", "--help"],
     ["train", "no-demos", "--help"],
     ["train", "--help-all"],
     ["bench", "--help"],
     ["presets", "--help"],
-    *([name, "--help"] for name in COMMANDS.commands if name != "demos"),
+    *([name, "--help"] for name in COMMANDS.commands if name not in GROUPS),
+    ["cluster", "check", "--help"],
     *(["demos", name, "--help"] for name in demos.COMMANDS.commands),
 ]
 
@@ -131,7 +133,7 @@ def test_help_shows_no_empty_default(args: list[str], capsys: pytest.CaptureFixt
         main(args)
     out, err = capsys.readouterr()
     assert err == ""
-    assert f"usage: lookfurther {' '.join(args[: 2 if args[0] == 'demos' else 1])} " in out
+    assert f"usage: lookfurther {' '.join(args[: 2 if args[0] in GROUPS else 1])} " in out
     for unclear in ("{None}", "default: )", "default: '')", "default: None)"):
         assert unclear not in out
 

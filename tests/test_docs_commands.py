@@ -68,7 +68,7 @@ ATARI = "--network.convolutions 4 4 4"
 SHORT = {
     "train --resume": f"{RUN} --run.steps 200",
     "train": RUN,
-    "tune": f"{RUN} --trials 1 --episodes 1",
+    "tune": f"{RUN} --replay.capacity 4000 --replay.learning-starts 400 --trials 1 --episodes 1",
     "clone": f"--epochs 1 --run.threads 1 --run.device cpu --network.hidden 16 {ATARI}",
     "bench": f"{RUN} {ATARI} --seconds 0.05",
     "evaluate": "--episodes 2 --lanes 2",

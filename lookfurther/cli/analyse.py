@@ -53,7 +53,6 @@ def run(args: list[str]) -> int:
     """Write the page and print the main numbers."""
     options = parse_options(AnalyseOptions, AnalyseOptions(), args, "lookfurther analyse")
     _validate_options(options)
-    check_writable("--out", options.out / "index.html")
     from lookfurther.agent import Agent
     from lookfurther.analysis import AnalysisSettings, analyse_agent, load_demonstration
     from lookfurther.analysis.standstill import EpisodeSettings
@@ -63,6 +62,7 @@ def run(args: list[str]) -> int:
     device = hardware.resolve_device(options.device, setting="device")
     agent = Agent.load(options.run, device=device, modules=options.modules)
     demonstration = load_demonstration(agent, options.demos or agent.config.demos, options.episode)
+    check_writable("--out", options.out / "index.html")
     episodes = EpisodeSettings(
         options.episodes, options.max_steps, options.still, options.epsilon, options.seed
     )

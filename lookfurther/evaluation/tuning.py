@@ -105,7 +105,11 @@ class TrialRunner:
         settings = suggest_settings(trial, self.space, self.config)
         folder = self.out / f"trial_{trial.number:04d}"
         shutil.rmtree(folder, ignore_errors=True)
-        config = validate(apply_settings(self.config, settings))
+        try:
+            config = validate(apply_settings(self.config, settings))
+        except ConfigError as error:
+            print_line(f"trial {trial.number}: left out, {error}")
+            raise optuna.TrialPruned from None
         summary = train(
             replace(config, run__folder=str(folder)), callbacks=[PruningCallback(trial)]
         )

@@ -45,9 +45,17 @@ def _convert_hub_errors(repo: str) -> Iterator[None]:
         yield
     except LookFurtherError:
         raise
-    except (OSError, ValueError, RuntimeError) as error:  # those of the client and of its network
+    except Exception as error:
+        if not _is_client_error(error):
+            raise
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise LookFurtherError(f"{repo}: {lines[0]}") from error
+
+
+def _is_client_error(error: Exception) -> bool:
+    """Whether the Hub's client or its HTTP library raised an error; not a bug of this package."""
+    is_http_error = type(error).__module__.startswith("httpx")
+    return is_http_error or isinstance(error, OSError | ValueError | RuntimeError)
 
 
 # Push
