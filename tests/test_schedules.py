@@ -106,7 +106,7 @@ def test_pretraining_learns_from_demonstrations_before_the_first_step() -> None:
 
 
 class StoppedForTestError(Exception):
-    """Raised in place of a crash."""
+    """Raised instead of a crash."""
 
 
 def train_until(config: Config, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
