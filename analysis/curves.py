@@ -18,7 +18,7 @@ from lookfurther.errors import LookFurtherError
 from lookfurther.report.figure_style import LINE_COLOURS, TEXT_COLOUR, style_axes
 from lookfurther.report.learning_curve import MetricRows, MetricSeries, metric_series
 from lookfurther.system.files import atomic_replace
-from lookfurther.training.metrics import read_metrics
+from lookfurther.training.monitoring.metrics import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

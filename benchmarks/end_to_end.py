@@ -63,7 +63,7 @@ class LookFurtherTraining:
     def metric_rows(self, warm: float, seconds: float) -> list[dict[str, float]]:
         """The metrics of `seconds` of learning, after the first `warm` seconds."""
         from lookfurther import replace, train
-        from lookfurther.training.metrics import read_metrics
+        from lookfurther.training.monitoring.metrics import read_metrics
 
         with (
             tempfile.TemporaryDirectory() as folder,

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from lookfurther.cli.parsing import check_writable
+from lookfurther.cli.options.parsing import check_writable
 from lookfurther.errors import ConfigError
 from lookfurther.system.files import write_text
 from lookfurther.system.processes import safe_import_path

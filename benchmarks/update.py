@@ -24,7 +24,7 @@ from torch.profiler import profile as record
 from benchmarks.gpu import ATARI
 from benchmarks.measure import add_json_option, machine_info, write_report
 from lookfurther.cli.bench import add_default_preset
-from lookfurther.cli.preset_options import split_preset
+from lookfurther.cli.options.preset_options import split_preset
 from lookfurther.config import Config
 from lookfurther.networks.dueling import make_network_builder
 from lookfurther.presets import preset

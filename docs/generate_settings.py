@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from lookfurther.cli.setting_docs import field_docstrings
+from lookfurther.cli.options.setting_docs import field_docstrings
 from lookfurther.config import Config, flatten_settings
 from lookfurther.presets import PRESETS, SCALES, Preset, preset
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lookfurther.presets import preset
     from lookfurther.training.callbacks import Callback
     from lookfurther.training.clone import clone
-    from lookfurther.training.summary import Summary
+    from lookfurther.training.monitoring.summary import Summary
     from lookfurther.training.train import train
     from lookfurther.types import Spec
 
@@ -40,7 +40,7 @@ _MODULE_OF = {
     "Episode": "lookfurther.demos.episode",
     "LookFurtherError": "lookfurther.errors",
     "Spec": "lookfurther.types",
-    "Summary": "lookfurther.training.summary",
+    "Summary": "lookfurther.training.monitoring.summary",
     "clone": "lookfurther.training.clone",
     "evaluate": "lookfurther.evaluation.evaluate",
     "load_demos": "lookfurther.demos.saved_demos",

@@ -22,10 +22,10 @@ from lookfurther.networks.dueling import (
 )
 from lookfurther.networks.user_network import build_network
 from lookfurther.rollout import select_actions
-from lookfurther.training import checkpoint_metadata
-from lookfurther.training.best_checkpoint import EVALUATION_EPSILON
+from lookfurther.training.checkpoints import checkpoint_metadata
+from lookfurther.training.checkpoints.best_checkpoint import EVALUATION_EPSILON
+from lookfurther.training.checkpoints.saved_weights import find_checkpoint
 from lookfurther.training.hardware import resolve_device
-from lookfurther.training.saved_weights import find_checkpoint
 from lookfurther.types import Spec
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from lookfurther.config import Config, to_json
 from lookfurther.networks.dueling import make_network_builder
 from lookfurther.presets import preset
-from lookfurther.training import checkpoint
-from lookfurther.training.checkpoint_manifest import MANIFEST_FILE, METADATA_FILE
+from lookfurther.training.checkpoints import checkpoint
+from lookfurther.training.checkpoints.checkpoint_manifest import MANIFEST_FILE, METADATA_FILE
 from lookfurther.types import Spec
 
 CARTPOLE = Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)

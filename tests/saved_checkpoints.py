@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lookfurther.training import checkpoint
-from lookfurther.training.checkpoint import load_best, save, save_and_remove_others
+from lookfurther.training.checkpoints import checkpoint
+from lookfurther.training.checkpoints.checkpoint import load_best, save, save_and_remove_others
 
 ROOT = Path(__file__).parents[1]
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from lookfurther import Agent, Config, Spec, evaluate, preset, train
 from lookfurther.errors import CheckpointError
 from lookfurther.networks.dueling import make_network_builder
-from lookfurther.training import checkpoint
+from lookfurther.training.checkpoints import checkpoint
 from tests.training_runs import tiny_config
 
 

@@ -33,7 +33,7 @@ from lookfurther.demos.playback import episode_from_log, make_lane, play_lane
 from lookfurther.errors import DemonstrationError
 from lookfurther.networks.dueling import make_network_builder
 from lookfurther.presets import preset
-from lookfurther.training import checkpoint
+from lookfurther.training.checkpoints import checkpoint
 from lookfurther.transforms import IDENTITY, make_value_transform
 from lookfurther.types import Spec
 

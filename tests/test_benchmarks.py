@@ -20,7 +20,7 @@ from lookfurther.demos.episode import InputLog
 from lookfurther.demos.playback import episode_from_log
 from lookfurther.envs import get_spec
 from lookfurther.training import run
-from lookfurther.training.metrics import TrainingClock
+from lookfurther.training.monitoring.metrics import TrainingClock
 from tests.test_docs import COMMANDS
 
 pytest.importorskip("ale_py")

@@ -11,8 +11,8 @@ import pytest
 from lookfurther import Callback, Summary, train
 from lookfurther.errors import CallbackError, ConfigError, EnvironmentFault
 from lookfurther.training.callbacks import RunContext
-from lookfurther.training.episode_stats import FinishedEpisode
-from lookfurther.training.metrics import read_metrics
+from lookfurther.training.monitoring.episode_stats import FinishedEpisode
+from lookfurther.training.monitoring.metrics import read_metrics
 from tests.faulty_envs import Counting
 from tests.training_runs import (
     assert_checkpoints_equal,

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lookfurther.errors import CheckpointError
-from lookfurther.training import serialization
-from lookfurther.training.checkpoint import load, load_best, load_newest, save
+from lookfurther.training.checkpoints import serialization
+from lookfurther.training.checkpoints.checkpoint import load, load_best, load_newest, save
 from tests.saved_checkpoints import (
     Files,
     build_files,

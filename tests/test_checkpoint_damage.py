@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookfurther.errors import CheckpointError
-from lookfurther.training.checkpoint import load, load_newest
-from lookfurther.training.checkpoint_manifest import verify_hashes
+from lookfurther.training.checkpoints.checkpoint import load, load_newest
+from lookfurther.training.checkpoints.checkpoint_manifest import verify_hashes
 from tests.saved_checkpoints import flip_bit, is_checkpoint_of, save_step
 
 

@@ -17,9 +17,9 @@ import pytest
 
 from lookfurther.errors import CheckpointError
 from lookfurther.system import files
-from lookfurther.training import checkpoint, checkpoint_manifest
-from lookfurther.training.checkpoint import load, load_newest
-from lookfurther.training.checkpoint_manifest import verify_hashes
+from lookfurther.training.checkpoints import checkpoint, checkpoint_manifest
+from lookfurther.training.checkpoints.checkpoint import load, load_newest
+from lookfurther.training.checkpoints.checkpoint_manifest import verify_hashes
 from lookfurther.training.signals import StopSignals
 from tests.saved_checkpoints import (
     is_checkpoint_of,

@@ -20,13 +20,14 @@ from gymnasium.envs.registration import EnvSpec
 from lookfurther import Agent, __version__
 from lookfurther.cli import demos
 from lookfurther.cli.main import COMMANDS, main
-from lookfurther.cli.preset_options import COMMON_SETTINGS
+from lookfurther.cli.options.preset_options import COMMON_SETTINGS
 from lookfurther.cli.train import TrainOptions, format_training_summary, parse_train_options
 from lookfurther.config import Config, from_json
 from lookfurther.presets import PRESETS, SCALES, preset
-from lookfurther.training import checkpoint, run
-from lookfurther.training.metrics import TrainingClock, read_metrics
-from lookfurther.training.summary import Summary
+from lookfurther.training import run
+from lookfurther.training.checkpoints import checkpoint
+from lookfurther.training.monitoring.metrics import TrainingClock, read_metrics
+from lookfurther.training.monitoring.summary import Summary
 from tests.faulty_envs import Counting
 from tests.process_group import stop_at_numpy, wait_until_gone, wait_until_stopped
 

@@ -20,7 +20,7 @@ from lookfurther.demos.storage import save_episodes
 from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.report.runs import load_run
 from lookfurther.training.clone import SEGMENT_STEPS, CloneSummary, split_steps
-from lookfurther.training.metrics import read_metrics
+from lookfurther.training.monitoring.metrics import read_metrics
 from tests.training_runs import newest_checkpoint, tiny_config
 
 

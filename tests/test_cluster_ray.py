@@ -22,14 +22,14 @@ from ray.cluster_utils import Cluster
 
 from lookfurther.cli.main import main
 from lookfurther.errors import ClusterFault, EnvironmentFault
-from lookfurther.training import checkpoint
+from lookfurther.training.checkpoints import checkpoint
 from lookfurther.training.cluster import connection
 from lookfurther.training.cluster import source as source_module
 from lookfurther.training.cluster.options import ClusterOptions, make_reproducible_options
 from lookfurther.training.cluster.ray_backend import RayBackend
 from lookfurther.training.cluster.source import ClusterSource, Lease
 from lookfurther.training.loop import TrainingLoop
-from lookfurther.training.metrics import read_metrics
+from lookfurther.training.monitoring.metrics import read_metrics
 from lookfurther.training.train import train
 from tests.cluster_samples import (
     assert_loops_equal,

@@ -31,7 +31,7 @@ from lookfurther.errors import ConfigError, LookFurtherError
 from lookfurther.presets import preset
 from lookfurther.settings.bounds import BOUNDS
 from lookfurther.settings.renamed_settings import RENAMED_SETTINGS
-from lookfurther.training.metrics import read_metrics
+from lookfurther.training.monitoring.metrics import read_metrics
 from lookfurther.validation import validate
 
 VALID_CONFIG = Config(env="ALE/Pong-v5", demos=("pong",))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lookfurther.training.console import PANEL_BLOCKS, RATE_ROWS, ProgressDisplay
-from lookfurther.training.quiet_progress import QuietProgress
+from lookfurther.training.monitoring.console import PANEL_BLOCKS, RATE_ROWS, ProgressDisplay
+from lookfurther.training.monitoring.quiet_progress import QuietProgress
 
 ROW: dict[str, Any] = {
     "step": 20_000,
@@ -102,7 +102,7 @@ def test_fast_rows_print_at_most_every_period(
 ) -> None:
     """The first, the last, and one in five seconds."""
     now = 0.0
-    monkeypatch.setattr("lookfurther.training.console.time.monotonic", lambda: now)
+    monkeypatch.setattr("lookfurther.training.monitoring.console.time.monotonic", lambda: now)
     progress = ProgressDisplay(1_000, console=Console(file=io.StringIO()))
     for step, now in enumerate((0.0, 0.1, 4.9, 5.0, 5.1, 11.0, 11.2)):  # noqa: B007
         progress.update({"step": step})

@@ -40,14 +40,15 @@ from lookfurther.cli import (
     tune,
     video,
 )
-from lookfurther.cli.parsing import parse_options
-from lookfurther.cli.preset_options import asks_for_help
+from lookfurther.cli.options.parsing import parse_options
+from lookfurther.cli.options.preset_options import asks_for_help
 from lookfurther.config import Config, replace
 from lookfurther.envs import get_spec
 from lookfurther.evaluation import evaluate as evaluation
 from lookfurther.presets import preset
 from lookfurther.replay.prioritized import PrioritizedReplay
-from lookfurther.training import hardware, metrics, run_dir
+from lookfurther.training import hardware, run_dir
+from lookfurther.training.monitoring import metrics
 from lookfurther.validation import validate
 from tests.test_layers import LAYERS
 

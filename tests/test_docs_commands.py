@@ -23,7 +23,7 @@ import pytest
 
 from lookfurther.cli import train
 from lookfurther.cli.main import main
-from lookfurther.cli.preset_options import asks_for_help
+from lookfurther.cli.options.preset_options import asks_for_help
 from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import InputLog

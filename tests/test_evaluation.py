@@ -32,7 +32,7 @@ from lookfurther.evaluation.evaluate import (
 )
 from lookfurther.evaluation.results import EvaluationConditions
 from lookfurther.networks.dueling import make_network_builder
-from lookfurther.training import checkpoint
+from lookfurther.training.checkpoints import checkpoint
 from tests.training_runs import tiny_config
 
 pytest.importorskip("ale_py")

@@ -12,7 +12,7 @@ import torch
 
 from lookfurther import train
 from lookfurther.errors import CheckpointError, LookFurtherError
-from lookfurther.training import checkpoint
+from lookfurther.training.checkpoints import checkpoint
 from tests import forged
 from tests.training_runs import newest_checkpoint, tiny_config
 

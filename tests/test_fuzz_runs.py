@@ -21,7 +21,7 @@ from lookfurther.report import runs, tables
 from lookfurther.report.curves import compute_confidence_band, extract_curves
 from lookfurther.report.learning_curve import metric_series
 from lookfurther.report.model_card import metrics_at_step
-from lookfurther.training import metrics
+from lookfurther.training.monitoring import metrics
 from lookfurther.types import Spec
 from tests import forged
 from tests.fuzzing import damaged, fuzz, read_or_one_line_error

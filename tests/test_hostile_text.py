@@ -20,7 +20,7 @@ from lookfurther.demos.episode import Audit, Episode
 from lookfurther.errors import ConfigError, LookFurtherError
 from lookfurther.evaluation.suite import SuiteJob
 from lookfurther.system.printable import MAX_MESSAGE_LENGTH, make_printable
-from lookfurther.training.console import ProgressDisplay
+from lookfurther.training.monitoring.console import ProgressDisplay
 from tests.forged import CARTPOLE, METRICS_ROW, cartpole_config, write_run
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"

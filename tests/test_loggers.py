@@ -15,7 +15,7 @@ import pytest
 from lookfurther import preset, train
 from lookfurther.errors import CallbackError, ConfigError
 from lookfurther.training.callbacks import Callback, RunContext
-from lookfurther.training.loggers import (
+from lookfurther.training.monitoring.loggers import (
     CsvLogger,
     TensorBoardLogger,
     TrackerLogger,
@@ -23,8 +23,8 @@ from lookfurther.training.loggers import (
     WandbLogger,
     grouped_name,
 )
-from lookfurther.training.metrics import read_metrics
-from lookfurther.training.summary import Summary
+from lookfurther.training.monitoring.metrics import read_metrics
+from lookfurther.training.monitoring.summary import Summary
 from tests.training_runs import tiny_config
 
 ROWS = [

@@ -9,7 +9,7 @@ import pytest
 from examples import unlock_pickup
 from lookfurther import Config, replace, train
 from lookfurther.training import run
-from lookfurther.training.metrics import TrainingClock
+from lookfurther.training.monitoring.metrics import TrainingClock
 from tests.training_runs import assert_checkpoints_equal, newest_checkpoint, rows_without_times
 
 pytest.importorskip("minigrid")

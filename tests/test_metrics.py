@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookfurther.errors import CheckpointError, LookFurtherError
-from lookfurther.training.episode_stats import EpisodeStats
-from lookfurther.training.metrics import (
+from lookfurther.training.monitoring.episode_stats import EpisodeStats
+from lookfurther.training.monitoring.metrics import (
     MetricsWriter,
     TrainingClock,
     peak_memory_gib,

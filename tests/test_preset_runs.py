@@ -11,7 +11,7 @@ from gymnasium.spaces import Box
 
 from lookfurther import Config, preset, replace, train
 from lookfurther.presets import PRESETS
-from lookfurther.training.metrics import read_metrics
+from lookfurther.training.monitoring.metrics import read_metrics
 from tests.test_learning import ChainEnv, chain_demo, mean_score, small_config
 from tests.training_runs import newest_checkpoint
 

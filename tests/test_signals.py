@@ -28,7 +28,7 @@ from lookfurther.errors import EnvironmentFault
 from lookfurther.report.runs import flatten_settings as report_settings
 from lookfurther.training import signals as signals_module
 from lookfurther.training.actors import ActorPool
-from lookfurther.training.metrics import read_metrics
+from lookfurther.training.monitoring.metrics import read_metrics
 from lookfurther.training.signals import CheckpointSignal, StopRequested, StopSignals
 from lookfurther.types import END, FIRST
 from tests.faulty_envs import Acting, Counting, Dying

@@ -20,9 +20,10 @@ from lookfurther.demos import catalog
 from lookfurther.demos.episode import Episode
 from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.rollout import EpisodeResult
-from lookfurther.training import best_checkpoint, checkpoint, hardware, run
+from lookfurther.training import hardware, run
+from lookfurther.training.checkpoints import best_checkpoint, checkpoint
 from lookfurther.training.loop import TrainingLoop, updates_due
-from lookfurther.training.metrics import TrainingClock, read_metrics
+from lookfurther.training.monitoring.metrics import TrainingClock, read_metrics
 from tests.training_runs import (
     TIME_METRICS,
     WalkEnv,

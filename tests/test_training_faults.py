@@ -21,8 +21,8 @@ from lookfurther.errors import (
     RunLocked,
     TrainingDiverged,
 )
-from lookfurther.training import checkpoint
-from lookfurther.training.metrics import read_metrics
+from lookfurther.training.checkpoints import checkpoint
+from lookfurther.training.monitoring.metrics import read_metrics
 from lookfurther.training.run_dir import RunDir
 from tests.faulty_envs import Counting
 from tests.training_runs import WalkEnv, flatten_tensors, newest_checkpoint, tiny_config

@@ -17,7 +17,7 @@ from lookfurther.errors import ConfigError, TrainingDiverged
 from lookfurther.evaluation import tuning
 from lookfurther.evaluation.tuning import PruningCallback, Space, read_space, tune
 from lookfurther.training.callbacks import RunContext
-from lookfurther.training.summary import Summary
+from lookfurther.training.monitoring.summary import Summary
 from tests.training_runs import tiny_config
 
 pytest.importorskip("optuna")

@@ -21,7 +21,7 @@ from lookfurther.config import replace as change
 from lookfurther.demos.storage import save_episodes
 from lookfurther.envs import get_spec
 from lookfurther.networks.dueling import make_network_builder
-from lookfurther.training import checkpoint
+from lookfurther.training.checkpoints import checkpoint
 from lookfurther.video import encode
 from lookfurther.video.playback import (
     cumulative_returns,

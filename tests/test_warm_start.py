@@ -15,7 +15,7 @@ from lookfurther.errors import CheckpointError
 from lookfurther.learner import Learner
 from lookfurther.networks.dueling import make_network_builder
 from lookfurther.report.model_card import export_run
-from lookfurther.training.saved_weights import warm_start
+from lookfurther.training.checkpoints.saved_weights import warm_start
 from lookfurther.types import Spec
 from tests.training_runs import newest_checkpoint, tiny_config
 

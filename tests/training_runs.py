@@ -15,9 +15,9 @@ from lookfurther import Config, Spec, preset
 from lookfurther.config import EnvConfig
 from lookfurther.demos.collect import collect_episodes
 from lookfurther.demos.storage import save_episodes
-from lookfurther.training import checkpoint
-from lookfurther.training.checkpoint import Checkpoint
-from lookfurther.training.metrics import read_metrics
+from lookfurther.training.checkpoints import checkpoint
+from lookfurther.training.checkpoints.checkpoint import Checkpoint
+from lookfurther.training.monitoring.metrics import read_metrics
 
 TIME_METRICS = (
     "minutes",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lookfurther.cli.parsing import check_writable, parse_options
+from lookfurther.cli.options.parsing import check_writable, parse_options
 from lookfurther.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from lookfurther.cli.parsing import check_writable
-from lookfurther.cli.preset_options import (
+from lookfurther.cli.options.parsing import check_writable
+from lookfurther.cli.options.preset_options import (
     PresetOptions,
     asks_for_help,
     parse_preset_options,

@@ -47,7 +47,7 @@ class CommandGroup(NamedTuple):
 
     def parse(self, args: list[str]) -> Any:
         """Parse the options of a command, or return its arguments if it takes those."""
-        from lookfurther.cli.parsing import parse_options
+        from lookfurther.cli.options.parsing import parse_options
 
         name, *rest = args
         hints = get_type_hints(self.load(name))

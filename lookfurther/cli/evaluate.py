@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lookfurther.cli.parsing import check_writable, parse_options
+from lookfurther.cli.options.parsing import check_writable, parse_options
 from lookfurther.config import EnvConfig
 from lookfurther.envs.naming import is_atari
 from lookfurther.errors import ConfigError, DemonstrationError
@@ -124,7 +124,8 @@ def _evaluate_agent(options: EvaluateOptions) -> Evaluation:
     from lookfurther.agent import Agent
     from lookfurther.evaluation.evaluate import run_evaluation
     from lookfurther.evaluation.results import EvaluationConditions
-    from lookfurther.training import checkpoint, hardware
+    from lookfurther.training import hardware
+    from lookfurther.training.checkpoints import checkpoint
 
     if (Path(options.run) / checkpoint.MANIFEST_FILE).exists():
         raise ConfigError(f"{options.run} is a checkpoint: give the run folder that contains it")

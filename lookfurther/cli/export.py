@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from lookfurther.cli.parsing import parse_options
+from lookfurther.cli.options.parsing import parse_options
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from lookfurther.cli.parsing import Flag, parse_options
+from lookfurther.cli.options.parsing import Flag, parse_options
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lookfurther.cli.parsing import Flag, parse_options
+from lookfurther.cli.options.parsing import Flag, parse_options
 from lookfurther.config import Config, EnvConfig, replace
 from lookfurther.demos import catalog
 from lookfurther.errors import ConfigError

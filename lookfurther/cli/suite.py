@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lookfurther.cli.parsing import parse_options
+from lookfurther.cli.options.parsing import parse_options
 from lookfurther.errors import ConfigError
 from lookfurther.system.formatting import pluralize
 from lookfurther.system.printable import MAX_MESSAGE_LENGTH, make_printable
-from lookfurther.training.metrics import get_metric
+from lookfurther.training.monitoring.metrics import get_metric
 
 if TYPE_CHECKING:
     from rich.console import Console

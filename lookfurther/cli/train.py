@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lookfurther.cli.parsing import Flag
-from lookfurther.cli.preset_options import PresetOptions, parse_preset_options, split_preset
+from lookfurther.cli.options.parsing import Flag
+from lookfurther.cli.options.preset_options import PresetOptions, parse_preset_options, split_preset
 from lookfurther.presets import preset
 from lookfurther.system.formatting import pluralize
 from lookfurther.validation import validate
 
 if TYPE_CHECKING:
-    from lookfurther.training.summary import Summary
+    from lookfurther.training.monitoring.summary import Summary
 
 
 @dataclass(frozen=True)

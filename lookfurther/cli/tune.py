@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lookfurther.cli.preset_options import PresetOptions, parse_preset_options, split_preset
+from lookfurther.cli.options.preset_options import PresetOptions, parse_preset_options, split_preset
 from lookfurther.errors import ConfigError
 from lookfurther.presets import preset
 from lookfurther.system.formatting import pluralize

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lookfurther.cli.parsing import Flag, check_writable, parse_options
+from lookfurther.cli.options.parsing import Flag, check_writable, parse_options
 from lookfurther.errors import ConfigError
 from lookfurther.system.formatting import format_number
 from lookfurther.system.printable import make_printable

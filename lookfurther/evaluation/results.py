@@ -24,8 +24,8 @@ from lookfurther.errors import LookFurtherError
 from lookfurther.evaluation import aggregates
 from lookfurther.evaluation.paper_scores import StartType, reference_scores
 from lookfurther.system.files import write_text
-from lookfurther.training import metrics
-from lookfurther.training.metrics import to_json_value
+from lookfurther.training.monitoring import metrics
+from lookfurther.training.monitoring.metrics import to_json_value
 
 EVALUATION_FOLDER = "evaluation"
 EPISODE_COLUMNS = ("episode", "score", "steps")

@@ -19,7 +19,8 @@ from lookfurther.envs.trust import find_untrusted, import_modules
 from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.presets import preset
 from lookfurther.system.processes import python_command, subprocess_environment
-from lookfurther.training import checkpoint, checkpoint_metadata, metrics
+from lookfurther.training.checkpoints import checkpoint, checkpoint_metadata
+from lookfurther.training.monitoring import metrics
 from lookfurther.training.run_dir import CHANGEABLE_SETTINGS, read_config
 from lookfurther.training.signals import StopSignals
 from lookfurther.training.train import default_run_dir

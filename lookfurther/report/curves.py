@@ -9,7 +9,7 @@ import numpy as np
 
 from lookfurther.evaluation.aggregates import mean_confidence_band
 from lookfurther.report.runs import RunData
-from lookfurther.training.metrics import get_metric
+from lookfurther.training.monitoring.metrics import get_metric
 
 CURVE_POINTS = 120  # of a band
 RETURN_METRIC = "return_low_epsilon"  # of the least exploring lanes, close to an evaluation

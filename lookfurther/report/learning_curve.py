@@ -20,7 +20,7 @@ from lookfurther.report.figure_style import (
     style_axes,
 )
 from lookfurther.system.files import atomic_replace
-from lookfurther.training.metrics import get_metric, read_metrics
+from lookfurther.training.monitoring.metrics import get_metric, read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -23,7 +23,8 @@ from lookfurther.presets import PRESETS
 from lookfurther.report.markdown import code_span, escape_markdown, markdown_table
 from lookfurther.system.files import atomic_replace, write_text
 from lookfurther.system.printable import make_printable
-from lookfurther.training import checkpoint, metrics
+from lookfurther.training.checkpoints import checkpoint
+from lookfurther.training.monitoring import metrics
 from lookfurther.training.run_dir import read_versions
 
 

@@ -15,7 +15,7 @@ from lookfurther.evaluation import results
 from lookfurther.evaluation.results import Evaluation
 from lookfurther.presets import PRESETS
 from lookfurther.system.printable import make_printable
-from lookfurther.training import metrics
+from lookfurther.training.monitoring import metrics
 from lookfurther.training.run_dir import CHANGEABLE_SETTINGS, read_config, read_versions
 
 # Settings in which the runs of one group may differ: none of them changes what is learned per step.

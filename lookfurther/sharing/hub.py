@@ -20,7 +20,7 @@ from lookfurther.report.model_card import export_run
 from lookfurther.sharing.cards import render_set_card
 from lookfurther.sharing.contents import SHARED_KINDS, RemoteFile, select_files
 from lookfurther.system.files import atomic_replace
-from lookfurther.training import checkpoint
+from lookfurther.training.checkpoints import checkpoint
 
 COMMIT_MESSAGE = "Upload with lookfurther"
 

@@ -16,7 +16,7 @@ from lookfurther.envs import Envs
 from lookfurther.master_weights import MasterWeights
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.system.acceleration import make_graphed
-from lookfurther.training.episode_stats import EpisodeStats
+from lookfurther.training.monitoring.episode_stats import EpisodeStats
 from lookfurther.training.signals import EnvCallTracker
 from lookfurther.training.weight_sync import WeightSync, select_prefix
 from lookfurther.types import Chunk, Step

@@ -12,10 +12,10 @@ from torch import nn
 
 from lookfurther.config import Config
 from lookfurther.errors import CallbackError, ConfigError
-from lookfurther.training.episode_stats import FinishedEpisode
+from lookfurther.training.monitoring.episode_stats import FinishedEpisode
 
 if TYPE_CHECKING:
-    from lookfurther.training.summary import Summary
+    from lookfurther.training.monitoring.summary import Summary
 
 
 @dataclass

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lookfurther.master_weights import MasterWeights
 from lookfurther.replay.prioritized import PrioritizedReplay
-from lookfurther.training.episode_stats import EpisodeStats
+from lookfurther.training.monitoring.episode_stats import EpisodeStats
 from lookfurther.training.signals import EnvCallTracker
 
 

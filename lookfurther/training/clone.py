@@ -24,10 +24,10 @@ from lookfurther.errors import ConfigError, DemonstrationError, TrainingDiverged
 from lookfurther.networks.dueling import NetworkBuilder, make_network_builder, q_values
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.system.output import print_line
-from lookfurther.training import checkpoint
 from lookfurther.training.build import RANDOM_STREAMS, build_envs, build_expert_replay
+from lookfurther.training.checkpoints import checkpoint
 from lookfurther.training.hardware import Hardware
-from lookfurther.training.metrics import MetricsWriter, TrainingClock
+from lookfurther.training.monitoring.metrics import MetricsWriter, TrainingClock
 from lookfurther.training.run_dir import RunDir
 from lookfurther.training.train import default_run_dir
 from lookfurther.types import BEST, Spec

@@ -10,15 +10,15 @@ from lookfurther.config import Config
 from lookfurther.envs.naming import is_atari
 from lookfurther.errors import CheckpointError, ClusterFault, EnvironmentFault
 from lookfurther.system.formatting import pluralize
-from lookfurther.training import checkpoint, checkpoint_metadata
-from lookfurther.training.best_checkpoint import BestCheckpoint
 from lookfurther.training.callbacks import CallbackList
+from lookfurther.training.checkpoints import checkpoint, checkpoint_metadata
+from lookfurther.training.checkpoints.best_checkpoint import BestCheckpoint
 from lookfurther.training.loop import TrainingLoop, has_crossed_multiple
-from lookfurther.training.metrics import MetricsWriter, TrainingClock, peak_memory_gib
-from lookfurther.training.quiet_progress import Progress
+from lookfurther.training.monitoring.metrics import MetricsWriter, TrainingClock, peak_memory_gib
+from lookfurther.training.monitoring.quiet_progress import Progress
+from lookfurther.training.monitoring.summary import Summary
 from lookfurther.training.run_dir import RunDir
 from lookfurther.training.signals import EnvCallTracker, StopRequested, StopSignals
-from lookfurther.training.summary import Summary
 
 
 class TrainingRun:

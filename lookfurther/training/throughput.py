@@ -38,7 +38,7 @@ from lookfurther.training.build import (
 )
 from lookfurther.training.hardware import Hardware, choose_replay_device
 from lookfurther.training.loop import TrainingLoop
-from lookfurther.training.metrics import peak_memory_gib
+from lookfurther.training.monitoring.metrics import peak_memory_gib
 from lookfurther.training.updates import UpdateRunner
 from lookfurther.types import Spec
 from lookfurther.validation import min_learning_starts

@@ -23,8 +23,6 @@ from lookfurther.networks.dueling import (
 from lookfurther.networks.user_network import build_network
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.system.formatting import pluralize
-from lookfurther.training import checkpoint
-from lookfurther.training.best_checkpoint import BestCheckpoint
 from lookfurther.training.build import (
     RANDOM_STREAMS,
     build_envs,
@@ -33,21 +31,23 @@ from lookfurther.training.build import (
     choose_mixture_device,
 )
 from lookfurther.training.callbacks import Callback, CallbackList, RunContext, check_callbacks
-from lookfurther.training.console import ProgressDisplay
+from lookfurther.training.checkpoints import checkpoint
+from lookfurther.training.checkpoints.best_checkpoint import BestCheckpoint
+from lookfurther.training.checkpoints.saved_weights import check_initial_weights, warm_start
 from lookfurther.training.hardware import (
     Hardware,
     available_memory,
     choose_replay_device,
     format_bytes,
 )
-from lookfurther.training.loggers import LOGGERS
 from lookfurther.training.loop import TrainingLoop
-from lookfurther.training.quiet_progress import Progress, QuietProgress
+from lookfurther.training.monitoring.console import ProgressDisplay
+from lookfurther.training.monitoring.loggers import LOGGERS
+from lookfurther.training.monitoring.quiet_progress import Progress, QuietProgress
+from lookfurther.training.monitoring.summary import Summary
 from lookfurther.training.run import TrainingRun
 from lookfurther.training.run_dir import RunDir, check_run_dir
-from lookfurther.training.saved_weights import check_initial_weights, warm_start
 from lookfurther.training.source_plan import SourcePlan, open_local_plan
-from lookfurther.training.summary import Summary
 from lookfurther.types import Batch, Spec
 from lookfurther.validation import validate
 

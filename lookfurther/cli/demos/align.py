@@ -12,7 +12,7 @@ import tyro
 from lookfurther.cli.demos.arguments import NewSetName, SetName
 from lookfurther.cli.demos.formatting import format_episode_size
 from lookfurther.cli.demos.transfer import print_saved_set
-from lookfurther.cli.parsing import Flag
+from lookfurther.cli.options.parsing import Flag
 from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode

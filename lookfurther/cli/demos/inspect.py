@@ -13,7 +13,7 @@ import tyro
 
 from lookfurther.cli.demos.arguments import SetName
 from lookfurther.cli.demos.formatting import format_audit, format_histogram
-from lookfurther.cli.parsing import Flag, check_writable
+from lookfurther.cli.options.parsing import Flag, check_writable
 from lookfurther.cli.tables import format_table
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode

@@ -11,7 +11,7 @@ import tyro
 
 from lookfurther.cli.demos.arguments import OutputPath, SetName, SetNames
 from lookfurther.cli.demos.formatting import format_audit
-from lookfurther.cli.parsing import check_writable
+from lookfurther.cli.options.parsing import check_writable
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode, best_episode_index
 from lookfurther.errors import ConfigError, DemonstrationError

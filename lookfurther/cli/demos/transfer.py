@@ -15,7 +15,7 @@ from lookfurther.cli.demos.formatting import (
     format_audited_episode,
     format_episode_size,
 )
-from lookfurther.cli.parsing import Flag, check_writable
+from lookfurther.cli.options.parsing import Flag, check_writable
 from lookfurther.config import Config, EnvConfig, replace
 from lookfurther.demos import catalog, importers, storage
 from lookfurther.demos.episode import Episode

@@ -29,7 +29,7 @@ from lookfurther.training.cluster.messages import (
 )
 from lookfurther.training.cluster.options import ClusterOptions
 from lookfurther.training.cluster.remote_actor import ActorSetup
-from lookfurther.training.episode_stats import EpisodeStats
+from lookfurther.training.monitoring.episode_stats import EpisodeStats
 from lookfurther.training.signals import EnvCallTracker
 from lookfurther.training.weight_sync import select_prefix
 

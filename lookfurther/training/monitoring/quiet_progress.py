@@ -6,7 +6,7 @@ import sys
 from typing import Protocol
 
 from lookfurther.system.printable import MAX_MESSAGE_LENGTH, make_printable
-from lookfurther.training.console import MetricsRow
+from lookfurther.training.monitoring.console import MetricsRow
 
 
 class Progress(Protocol):

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from lookfurther.errors import CheckpointError
 from lookfurther.learner import Learner
 from lookfurther.networks.dueling import load_network_weights
-from lookfurther.training import checkpoint
-from lookfurther.training.checkpoint_manifest import TENSOR_SUFFIX
+from lookfurther.training.checkpoints import checkpoint
+from lookfurther.training.checkpoints.checkpoint_manifest import TENSOR_SUFFIX
 
 
 def find_checkpoint(path: Path, parts: Collection[str]) -> checkpoint.Checkpoint:

@@ -9,8 +9,8 @@ from typing import Any
 
 from lookfurther.config import Config, from_dict
 from lookfurther.errors import CheckpointError, ConfigError
-from lookfurther.training.checkpoint import Checkpoint
-from lookfurther.training.checkpoint_manifest import METADATA_FILE
+from lookfurther.training.checkpoints.checkpoint import Checkpoint
+from lookfurther.training.checkpoints.checkpoint_manifest import METADATA_FILE
 from lookfurther.types import Spec
 from lookfurther.validation import validate
 

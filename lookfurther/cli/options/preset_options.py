@@ -9,8 +9,8 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
 
-from lookfurther.cli.parsing import parse_options
-from lookfurther.cli.setting_docs import describe_settings, field_docstrings
+from lookfurther.cli.options.parsing import parse_options
+from lookfurther.cli.options.setting_docs import describe_settings, field_docstrings
 from lookfurther.config import Config, flatten_settings
 from lookfurther.errors import ConfigError
 from lookfurther.presets import PRESETS

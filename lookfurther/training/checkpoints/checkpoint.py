@@ -23,7 +23,7 @@ from torch import Tensor
 
 from lookfurther.errors import CheckpointError
 from lookfurther.system.files import TEMPORARY_PREFIX, atomic_replace
-from lookfurther.training.checkpoint_manifest import (
+from lookfurther.training.checkpoints.checkpoint_manifest import (
     MANIFEST_FILE,
     METADATA_FILE,
     TENSOR_SUFFIX,

@@ -17,7 +17,7 @@ from typing import Any
 from lookfurther.errors import CallbackError
 from lookfurther.system.files import atomic_replace, write_text
 from lookfurther.training.callbacks import Callback, RunContext
-from lookfurther.training.summary import Summary
+from lookfurther.training.monitoring.summary import Summary
 
 # First words of metric names that are groups: return_mean becomes return/mean.
 METRIC_GROUPS = ("return", "length", "loss", "gradient", "q", "priority", "replay", "expert")

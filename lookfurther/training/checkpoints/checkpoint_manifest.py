@@ -19,8 +19,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from lookfurther.errors import CheckpointError
+from lookfurther.training.checkpoints.serialization import serialize_tensors
 from lookfurther.training.run_dir import package_version
-from lookfurther.training.serialization import serialize_tensors
 
 FORMAT_VERSION = 2
 METADATA_FILE = "facts.json"

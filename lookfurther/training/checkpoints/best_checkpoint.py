@@ -12,7 +12,7 @@ from torch import nn
 from lookfurther.config import Config
 from lookfurther.envs import Envs
 from lookfurther.rollout import epsilon_greedy_policy, play_episodes
-from lookfurther.training import checkpoint, checkpoint_metadata
+from lookfurther.training.checkpoints import checkpoint, checkpoint_metadata
 from lookfurther.training.run_dir import RunDir
 from lookfurther.training.signals import EnvCallTracker
 

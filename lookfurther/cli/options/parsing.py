@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 
 import tyro
 
-from lookfurther.cli.option_types import OPTION_TYPES
+from lookfurther.cli.options.option_types import OPTION_TYPES
 from lookfurther.config import unknown_setting
 from lookfurther.errors import ConfigError
 from lookfurther.settings.renamed_settings import RENAMED_SETTINGS

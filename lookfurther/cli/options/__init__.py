@@ -1,0 +1,1 @@
+"""Options of the commands: parsing, their types, presets and settings, and their documentation."""

@@ -1,0 +1,1 @@
+"""Checkpoints, complete or absent, and the weights that other parts read from them."""
