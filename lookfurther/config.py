@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import json
 import math
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lookfurther.errors import ConfigError
 from lookfurther.settings.bounds import check_bounds
 from lookfurther.settings.decoding import decode_dataclass
-from lookfurther.settings.renamed_settings import RENAMED_SETTINGS
+from lookfurther.settings.setting_names import describe_unknown, flatten_tree
 
 
 @dataclass(frozen=True)
@@ -266,6 +263,12 @@ def replace(config: Config, **overrides: Any) -> Config:
             config = dataclasses.replace(config, **{section: value})
         except (AttributeError, TypeError):
             raise unknown_setting(name.replace("__", ".", 1)) from None
+    return check_values(config)
+
+
+def check_values(config: Config) -> Config:
+    """config with every value checked by itself: its type and its bounds."""
+    check_is_config(config)
     config = from_dict(dataclasses.asdict(config))
     check_bounds(flatten_settings(config))
     return config
@@ -279,48 +282,13 @@ def check_is_config(value: Any) -> None:
 
 
 def unknown_setting(name: str) -> ConfigError:
-    """The error for a dotted name that is not a setting, with the name that may be meant."""
-    if name in RENAMED_SETTINGS:
-        return ConfigError(f"{name} is now {RENAMED_SETTINGS[name]}")
-    known = {n: full for full in flatten_settings(Config()) for n in (full.split(".")[-1], full)}
-    similar = difflib.get_close_matches(name, known, 1)
-    hint = f": did you mean {known[similar[0]]}?" if similar else ""
-    return ConfigError(f"unknown setting {name}{hint}")
+    """The error for a dotted name that is not a setting."""
+    return ConfigError(describe_unknown(name, flatten_settings(Config())))
 
 
 def flatten_settings(config: Config) -> dict[str, Any]:
     """Every setting by its dotted name."""
     return dict(flatten_tree(dataclasses.asdict(config)))
-
-
-def flatten_tree(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of every leaf of nested dictionaries."""
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from flatten_tree(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
-
-
-def config_fingerprint(config: Config, excluded: Iterable[str] = ()) -> str:
-    """A text that is equal for configurations equal in all but the excluded settings."""
-    omitted = set(excluded)
-    kept = {name: value for name, value in flatten_settings(config).items() if name not in omitted}
-    return json.dumps(kept, sort_keys=True)
-
-
-def to_json(config: Config) -> str:
-    """config as indented JSON."""
-    return json.dumps(dataclasses.asdict(config), indent=2) + "\n"
-
-
-def from_json(text: str) -> Config:
-    """The configuration that `to_json` wrote."""
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"configuration is not JSON: {error}") from None
-    return from_dict(data)
 
 
 def from_dict(data: Any) -> Config:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
-from lookfurther.config import Config, check_is_config, flatten_settings, from_dict
+from lookfurther.config import Config, check_values
 from lookfurther.errors import ConfigError
-from lookfurther.settings.bounds import check_bounds
 
 
 def validate(config: Config) -> Config:
     """The configuration with every value checked, or a ConfigError for the first invalid one."""
-    check_is_config(config)
-    config = from_dict(asdict(config))
-    check_bounds(flatten_settings(config))
+    config = check_values(config)
     for holds, message in relation_rules(config):
         if not holds:
             raise ConfigError(message)
@@ -46,6 +41,7 @@ def relation_rules(config: Config) -> list[tuple[bool, str]]:
         _replay_rules,
         _network_rules,
         _demonstration_rules,
+        _summed_horizon_rules,
     )
     return [rule for section in rules for rule in section(config)]
 
@@ -124,8 +120,7 @@ def _network_rules(config: Config) -> list[tuple[bool, str]]:
 
 
 def _demonstration_rules(config: Config) -> list[tuple[bool, str]]:
-    learner, horizons = config.learner, len(config.replay.horizons)
-    is_summed, mode = config.replay.horizon_losses == "summed", learner.demonstrations
+    learner, mode = config.learner, config.learner.demonstrations
     return [
         (
             learner.expert_items == 0 or len(config.demos) > 0,
@@ -151,6 +146,13 @@ def _demonstration_rules(config: Config) -> list[tuple[bool, str]]:
             "learner.pretraining_updates needs an expert replay: use --demos with"
             " learner.demonstrations fixed, annealed or priority, or set it to 0",
         ),
+    ]
+
+
+def _summed_horizon_rules(config: Config) -> list[tuple[bool, str]]:
+    learner, horizons = config.learner, len(config.replay.horizons)
+    is_summed = config.replay.horizon_losses == "summed"
+    return [
         (
             not is_summed or config.replay.expert_horizons == (),
             "replay.horizon_losses is summed, which has the same lengths in both replays:"

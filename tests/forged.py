@@ -8,11 +8,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lookfurther.config import Config, to_json
+from lookfurther.config import Config
 from lookfurther.networks.dueling import make_network_builder
 from lookfurther.presets import preset
 from lookfurther.training.checkpoints import checkpoint
 from lookfurther.training.checkpoints.checkpoint_manifest import MANIFEST_FILE, METADATA_FILE
+from lookfurther.training.config_json import to_json
 from lookfurther.types import Spec
 
 CARTPOLE = Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lookfurther.config import Config, to_json
+from lookfurther.config import Config
 from lookfurther.evaluation import results
 from lookfurther.evaluation.paper_scores import StartType, game_titles, printed_scores
 from lookfurther.evaluation.results import Evaluation, EvaluationConditions
@@ -16,6 +16,7 @@ from lookfurther.presets import preset
 from lookfurther.report.runs import (
     RunData,
 )
+from lookfurther.training.config_json import to_json
 
 ROMS = {game: f"ALE/{game.title().replace('_', '')}-v5" for game in game_titles()}
 

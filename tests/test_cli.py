@@ -22,10 +22,11 @@ from lookfurther.cli import demos
 from lookfurther.cli.main import COMMANDS, main
 from lookfurther.cli.options.preset_options import COMMON_SETTINGS
 from lookfurther.cli.train import TrainOptions, format_training_summary, parse_train_options
-from lookfurther.config import Config, from_json
+from lookfurther.config import Config
 from lookfurther.presets import PRESETS, SCALES, preset
 from lookfurther.training import run
 from lookfurther.training.checkpoints import checkpoint
+from lookfurther.training.config_json import from_json
 from lookfurther.training.monitoring.metrics import TrainingClock, read_metrics
 from lookfurther.training.monitoring.summary import Summary
 from tests.faulty_envs import Counting

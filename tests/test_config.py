@@ -18,19 +18,12 @@ from hypothesis import strategies as st
 from lookfurther import config as module
 from lookfurther import validation
 from lookfurther.cli.main import main
-from lookfurther.config import (
-    Config,
-    config_fingerprint,
-    flatten_settings,
-    from_dict,
-    from_json,
-    replace,
-    to_json,
-)
+from lookfurther.config import Config, flatten_settings, from_dict, replace
 from lookfurther.errors import ConfigError, LookFurtherError
 from lookfurther.presets import preset
 from lookfurther.settings.bounds import BOUNDS
-from lookfurther.settings.renamed_settings import RENAMED_SETTINGS
+from lookfurther.settings.setting_names import RENAMED_SETTINGS
+from lookfurther.training.config_json import config_fingerprint, from_json, to_json
 from lookfurther.training.monitoring.metrics import read_metrics
 from lookfurther.validation import validate
 

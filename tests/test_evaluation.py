@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lookfurther import Agent, Config, Spec, preset, train
 from lookfurther.cli.main import main
-from lookfurther.config import EnvConfig, to_json
+from lookfurther.config import EnvConfig
 from lookfurther.demos import storage
 from lookfurther.demos.catalog import DemoSet
 from lookfurther.demos.collect import ObservationPolicy, collect_episodes
@@ -33,6 +33,7 @@ from lookfurther.evaluation.evaluate import (
 from lookfurther.evaluation.results import EvaluationConditions
 from lookfurther.networks.dueling import make_network_builder
 from lookfurther.training.checkpoints import checkpoint
+from lookfurther.training.config_json import to_json
 from tests.training_runs import tiny_config
 
 pytest.importorskip("ale_py")

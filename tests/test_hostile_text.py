@@ -14,12 +14,12 @@ import pytest
 
 from lookfurther.cli.main import main
 from lookfurther.cli.suite import StatusBoard, format_row
-from lookfurther.config import from_json, to_json
 from lookfurther.demos import storage
 from lookfurther.demos.episode import Audit, Episode
 from lookfurther.errors import ConfigError, LookFurtherError
 from lookfurther.evaluation.suite import SuiteJob
 from lookfurther.system.printable import MAX_MESSAGE_LENGTH, make_printable
+from lookfurther.training.config_json import from_json, to_json
 from lookfurther.training.monitoring.console import ProgressDisplay
 from tests.forged import CARTPOLE, METRICS_ROW, cartpole_config, write_run
 

@@ -14,11 +14,12 @@ from safetensors.torch import load_file
 
 from lookfurther.agent import Agent
 from lookfurther.cli.main import main
-from lookfurther.config import Config, from_json, replace
+from lookfurther.config import Config, replace
 from lookfurther.evaluation import results
 from lookfurther.evaluation.results import Evaluation, EvaluationConditions
 from lookfurther.networks.dueling import count_parameters, make_network_builder
 from lookfurther.training.checkpoints import checkpoint
+from lookfurther.training.config_json import from_json
 from lookfurther.types import Spec
 
 SPEC = Spec("ALE/Pong-v5", (1, 84, 84), 4, "uint8", 6, 255.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import lookfurther
-from lookfurther.settings.renamed_settings import RENAMED_SETTINGS
+from lookfurther.settings.setting_names import RENAMED_SETTINGS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "lookfurther"

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from lookfurther.config import Config, from_json, replace, to_json
+from lookfurther.config import Config, replace
 from lookfurther.errors import ConfigError
 from lookfurther.presets import PRESETS, SCALES, preset
+from lookfurther.training.config_json import from_json, to_json
 from lookfurther.validation import validate
 from tests.test_config import flatten_config
 

@@ -20,6 +20,7 @@ import pytest
 from lookfurther import config
 from lookfurther.errors import ConfigError, RunLocked
 from lookfurther.training import run_dir
+from lookfurther.training.config_json import from_json
 from lookfurther.training.run_dir import (
     CHANGEABLE_SETTINGS,
     RunDir,
@@ -121,7 +122,7 @@ def test_refused_run_releases_lock(tmp_path: Path) -> None:
 def test_new_run_writes_settings_and_versions(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "new"
     with RunDir.open(path, CONFIG, resume=False) as run:
-        assert config.from_json((path / "config.json").read_text()) == CONFIG
+        assert from_json((path / "config.json").read_text()) == CONFIG
         assert json.loads((path / "versions.json").read_text()) == collect_versions()
         assert sorted(os.listdir(path)) == ["config.json", "lock", "versions.json"]
         names = [
@@ -166,7 +167,7 @@ def test_resume_accepts_changeable_settings(tmp_path: Path) -> None:
     RunDir.open(tmp_path, CONFIG, resume=False).close()
     longer = changed_config(**ALLOWED_CHANGES)
     RunDir.open(tmp_path, longer, resume=True).close()
-    assert config.from_json((tmp_path / "config.json").read_text()) == longer
+    assert from_json((tmp_path / "config.json").read_text()) == longer
 
 
 @pytest.mark.parametrize(

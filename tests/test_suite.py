@@ -21,12 +21,13 @@ from hypothesis import strategies as st
 from lookfurther.cli.main import main
 from lookfurther.cli.suite import visible_jobs
 from lookfurther.cli.train import parse_train_options
-from lookfurther.config import Config, replace, to_json
+from lookfurther.config import Config, replace
 from lookfurther.envs.naming import game_of
 from lookfurther.errors import ConfigError
 from lookfurther.evaluation import suite
 from lookfurther.evaluation.paper_scores import game_titles
 from lookfurther.presets import PRESETS, preset
+from lookfurther.training.config_json import to_json
 from lookfurther.validation import validate
 
 ROOT = Path(__file__).parents[1]

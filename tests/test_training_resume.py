@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lookfurther import Config, replace, train
-from lookfurther.config import to_json
+from lookfurther.training.config_json import to_json
 from lookfurther.training.loop import updates_due
 from lookfurther.types import END, FIRST
 from tests.faulty_envs import Counting, Moody
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 
 KILLED_RUN_SCRIPT = """
 import os, signal, sys
-from lookfurther.config import from_json
+from lookfurther.training.config_json import from_json
 from lookfurther.training.loop import TrainingLoop
 from lookfurther.training.train import train
 from tests import faulty_envs

@@ -11,15 +11,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lookfurther.config import Config, config_fingerprint, flatten_settings, flatten_tree, replace
+from lookfurther.config import Config, flatten_settings, replace
 from lookfurther.demos import catalog
 from lookfurther.envs.factory import find_env_spec
 from lookfurther.envs.naming import base_name, game_of
 from lookfurther.envs.trust import find_untrusted, import_modules
 from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.presets import preset
+from lookfurther.settings.setting_names import flatten_tree
 from lookfurther.system.processes import python_command, subprocess_environment
 from lookfurther.training.checkpoints import checkpoint, checkpoint_metadata
+from lookfurther.training.config_json import config_fingerprint
 from lookfurther.training.monitoring import metrics
 from lookfurther.training.run_dir import CHANGEABLE_SETTINGS, read_config
 from lookfurther.training.signals import StopSignals

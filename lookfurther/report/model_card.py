@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lookfurther.agent import Agent, read_agent
-from lookfurther.config import replace, to_json
+from lookfurther.config import replace
 from lookfurther.envs.naming import is_atari
 from lookfurther.errors import ConfigError
 from lookfurther.evaluation import results
@@ -24,6 +24,7 @@ from lookfurther.report.markdown import code_span, escape_markdown, markdown_tab
 from lookfurther.system.files import atomic_replace, write_text
 from lookfurther.system.printable import make_printable
 from lookfurther.training.checkpoints import checkpoint
+from lookfurther.training.config_json import to_json
 from lookfurther.training.monitoring import metrics
 from lookfurther.training.run_dir import read_versions
 

@@ -9,12 +9,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from lookfurther.config import Config, config_fingerprint, flatten_settings
+from lookfurther.config import Config, flatten_settings
 from lookfurther.errors import ConfigError
 from lookfurther.evaluation import results
 from lookfurther.evaluation.results import Evaluation
 from lookfurther.presets import PRESETS
 from lookfurther.system.printable import make_printable
+from lookfurther.training.config_json import config_fingerprint
 from lookfurther.training.monitoring import metrics
 from lookfurther.training.run_dir import CHANGEABLE_SETTINGS, read_config, read_versions
 

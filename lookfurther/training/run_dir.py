@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from lookfurther.config import Config, flatten_settings, from_json, to_json
+from lookfurther.config import Config, flatten_settings
 from lookfurther.errors import ConfigError, LookFurtherError, RunLocked
 from lookfurther.system.files import write_text
 from lookfurther.system.printable import make_printable
+from lookfurther.training.config_json import from_json, to_json
 from lookfurther.training.signals import CheckpointSignal
 
 RECORDED_PACKAGES = ("lookfurther", "torch", "numpy", "gymnasium", "ale-py", "minigrid", "minari")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lookfurther.config import Config, from_json, replace, to_json
+from lookfurther.config import Config, replace
 from lookfurther.demos.episode import Episode
 from lookfurther.envs import Envs
 from lookfurther.learner import Learner
@@ -36,6 +36,7 @@ from lookfurther.training.build import (
     build_training_envs,
     choose_mixture_device,
 )
+from lookfurther.training.config_json import from_json, to_json
 from lookfurther.training.hardware import Hardware, choose_replay_device
 from lookfurther.training.loop import TrainingLoop
 from lookfurther.training.monitoring.metrics import peak_memory_gib

@@ -77,43 +77,79 @@ def train(
     """
     config = validate(config)
     check_callbacks(callbacks)
-    path = Path(config.run.folder or default_run_dir(config))
-    check_run_dir(path, config, resume)  # before environments are built, which may take long
+    folder = _check_run_files(config, resume)
+    hardware = _prepare_torch(config)
+    progress = QuietProgress() if quiet else _make_progress_display(config)
+    with _open_plan(env or config.env, config, hardware, cluster) as plan:
+        demos = _load_demos(config, plan.spec)
+        replay_device = _describe_run(config, plan, demos, hardware.device, progress)
+        online = build_network(network or make_network_builder(config.network), plan.spec)
+        if init is not None and not resume:
+            check_initial_weights(online, Path(init))  # before a folder is made
+        with RunDir.open(folder, config, resume) as run_dir:
+            progress.print_message(f"network of {count_parameters(online):,} parameters")
+            learner = build_learner(config, online, hardware)
+            mixture = build_mixture(config, plan.spec, demos, replay_device, hardware.is_compiled)
+            source, concurrent = plan.build_source(learner), plan.is_learning_concurrent
+            loop = TrainingLoop(config, source, mixture, learner, concurrent)
+            run = _build_run(loop, run_dir, env, callbacks, progress)
+            _load_initial_state(run, init, resume)
+            return run.run()
+
+
+def _check_run_files(config: Config, resume: bool) -> Path:
+    """The run folder, if it and the sets of demonstrations can be used.
+
+    This runs before environments are built, which may take long.
+    """
+    folder = Path(config.run.folder or default_run_dir(config))
+    check_run_dir(folder, config, resume)
     for name in config.demos:
         catalog.find_set(name)
+    return folder
+
+
+def _prepare_torch(config: Config) -> Hardware:
+    """Seed torch and limit its threads; returns the hardware of the run."""
     torch.manual_seed(config.run.seed)
     hardware = Hardware.resolve(config)
     hardware.limit_threads()
-    progress = QuietProgress() if quiet else _make_progress_display(config)
-    with _open_plan(env or config.env, config, hardware, cluster) as plan:
-        spec = plan.spec
-        episodes = [e for n in config.demos for e in catalog.load_set(n, spec, config.environment)]
-        replay_device = _describe_run(config, spec, episodes, hardware.device, progress)
-        if plan.message:
-            progress.print_message(plan.message)
-        online = build_network(network or make_network_builder(config.network), spec)
-        if init is not None and not resume:
-            check_initial_weights(online, Path(init))  # before a folder is made
-        with RunDir.open(path, config, resume) as run_dir:
-            progress.print_message(f"network of {count_parameters(online):,} parameters")
-            evaluation_envs = partial(
-                build_envs, env or config.env, config, stream=RANDOM_STREAMS["evaluate"]
-            )
-            best = BestCheckpoint(config, run_dir, evaluation_envs)
-            learner = build_learner(config, online, hardware)
-            mixture = build_mixture(config, spec, episodes, replay_device, hardware.is_compiled)
-            source, concurrent = plan.build_source(learner), plan.is_learning_concurrent
-            loop = TrainingLoop(config, source, mixture, learner, concurrent)
-            context = RunContext(config, run_dir.path, learner.online_network)
-            loggers = [LOGGERS[name]() for name in config.run.loggers]
-            hooks = CallbackList([*loggers, *callbacks], context, progress.print_warning)
-            run = TrainingRun(config, run_dir, loop, best, progress, hooks)
-            if not (resume and _load_newest_checkpoint(run)):
-                if init is not None:
-                    parts = warm_start(learner, Path(init))
-                    progress.print_message(f"start from {init}: {', '.join(parts)}")
-                _set_initial_demo_priorities(loop)
-            return run.run()
+    return hardware
+
+
+def _load_demos(config: Config, spec: Spec) -> list[Episode]:
+    """The episodes of all sets of demonstrations."""
+    sets = [catalog.load_set(name, spec, config.environment) for name in config.demos]
+    return [episode for episodes in sets for episode in episodes]
+
+
+def _build_run(
+    loop: TrainingLoop,
+    run_dir: RunDir,
+    env: Callable[[], gymnasium.Env] | None,
+    callbacks: Sequence[Callback],
+    progress: Progress,
+) -> TrainingRun:
+    """The run of a loop, with its evaluations, loggers and callbacks."""
+    config = loop.config
+    evaluation_envs = partial(
+        build_envs, env or config.env, config, stream=RANDOM_STREAMS["evaluate"]
+    )
+    best = BestCheckpoint(config, run_dir, evaluation_envs)
+    context = RunContext(config, run_dir.path, loop.learner.online_network)
+    loggers = [LOGGERS[name]() for name in config.run.loggers]
+    hooks = CallbackList([*loggers, *callbacks], context, progress.print_warning)
+    return TrainingRun(config, run_dir, loop, best, progress, hooks)
+
+
+def _load_initial_state(run: TrainingRun, init: str | Path | None, resume: bool) -> None:
+    """Load the newest checkpoint of a resumed run, or else the initial weights if given."""
+    if resume and _load_newest_checkpoint(run):
+        return
+    if init is not None:
+        parts = warm_start(run.loop.learner, Path(init))
+        run.progress.print_message(f"start from {init}: {', '.join(parts)}")
+    _set_initial_demo_priorities(run.loop)
 
 
 def _make_progress_display(config: Config) -> ProgressDisplay:
@@ -154,12 +190,13 @@ def default_run_dir(config: Config) -> str:
 
 def _describe_run(
     config: Config,
-    spec: Spec,
+    plan: SourcePlan,
     episodes: Sequence[Episode],
     learner_device: torch.device,
     progress: Progress,
 ) -> torch.device:
     """Print what the run uses, or raise if its replays do not fit; returns the replays' device."""
+    spec = plan.spec
     capacity, horizons = config.replay.capacity, config.replay.horizons
     expert_steps, expert_horizons = sum(map(len, episodes)), config.replay.expert_horizons
     agent_bytes = PrioritizedReplay.estimate_bytes(spec, capacity, len(horizons))
@@ -184,6 +221,8 @@ def _describe_run(
         f"replay of {capacity:,} steps: {format_bytes(agent_bytes)}, of demonstrations:"
         f" {format_bytes(expert_bytes)}; {device} has {format_bytes(available_memory(device))} left"
     )
+    if plan.message:
+        progress.print_message(plan.message)
     return device
 
 

@@ -14,7 +14,7 @@ import tyro
 from lookfurther.cli.options.option_types import OPTION_TYPES
 from lookfurther.config import unknown_setting
 from lookfurther.errors import ConfigError
-from lookfurther.settings.renamed_settings import RENAMED_SETTINGS
+from lookfurther.settings.setting_names import RENAMED_SETTINGS
 
 T = TypeVar("T")
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # --name without --no-name
