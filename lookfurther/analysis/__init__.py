@@ -96,7 +96,7 @@ def analyse_agent(
     log(f"{wanted.episodes} episodes of at most {wanted.max_steps:,} steps")
     traces = play_traced_episodes(agent, builder, wanted)
     places = group_standstills(traces, episode)
-    names = action_names(agent)
+    names = agent_action_names(agent)
     return Analysis(agent, demonstration, settings, names, values, rollouts, traces, places, notes)
 
 
@@ -117,7 +117,7 @@ def _collect_notes(builder: EnvBuilder, episode: Episode) -> list[str]:
     return notes
 
 
-def action_names(agent: Agent) -> tuple[str, ...]:
+def agent_action_names(agent: Agent) -> tuple[str, ...]:
     """The names of an Atari game's actions; numbers in other environments."""
     env, count = agent.spec.env, agent.spec.actions
     if not is_atari(env):

@@ -52,7 +52,7 @@ class AnalyseOptions:
 def run(args: list[str]) -> int:
     """Write the page and print the main numbers."""
     options = parse_options(AnalyseOptions, AnalyseOptions(), args, "lookfurther analyse")
-    _validate_options(options)
+    _check_analyse_options(options)
     from lookfurther.agent import Agent
     from lookfurther.analysis import AnalysisSettings, analyse_agent, load_demonstration
     from lookfurther.analysis.standstill import EpisodeSettings
@@ -69,12 +69,12 @@ def run(args: list[str]) -> int:
     settings = AnalysisSettings(options.every, options.steps, episodes)
     log = partial(print, file=sys.stderr, flush=True)
     analysis = analyse_agent(agent, demonstration, settings, log)
-    print(format_summary(analysis))
+    print(format_analysis_summary(analysis))
     print(f"analysis: {write_analysis(analysis, options.out)}")
     return 0
 
 
-def _validate_options(options: AnalyseOptions) -> None:
+def _check_analyse_options(options: AnalyseOptions) -> None:
     """Raise a ConfigError for the first invalid option."""
     for name, minimum in (
         ("every", 0),
@@ -93,7 +93,7 @@ def _validate_options(options: AnalyseOptions) -> None:
         raise ConfigError(f"--seed must be 0 ... 2^31 - 1, not {options.seed}")
 
 
-def format_summary(analysis: Analysis) -> str:
+def format_analysis_summary(analysis: Analysis) -> str:
     """Format the main numbers for the terminal."""
     values, rollouts = analysis.values, analysis.rollouts
     leaving = sum(rollout.divergence is not None for rollout in rollouts)

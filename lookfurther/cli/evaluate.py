@@ -61,7 +61,7 @@ class EvaluateOptions:
 def run(args: list[str]) -> int:
     """Evaluate, and print the statistics and the folder."""
     options = parse_options(EvaluateOptions, EvaluateOptions(), args, "lookfurther evaluate")
-    _validate_options(options)
+    _check_evaluate_options(options)
     if options.json:
         check_writable("--json", options.json)
     evaluation = (
@@ -77,7 +77,7 @@ def run(args: list[str]) -> int:
     return 0
 
 
-def _validate_options(options: EvaluateOptions) -> None:
+def _check_evaluate_options(options: EvaluateOptions) -> None:
     """Raise a ConfigError for the first invalid option."""
     for is_valid, message in (
         (options.episodes > 0, f"--episodes must be at least 1, not {options.episodes}"),

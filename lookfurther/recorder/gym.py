@@ -45,7 +45,7 @@ class GymGame:
         env_object = self._lane.ensure_env()
         assert self._lane.spec is not None
         self.spec = self._lane.spec
-        self._action_names = action_names(env_object.unwrapped, self.spec.actions)
+        self._action_names = env_action_names(env_object.unwrapped, self.spec.actions)
         self.buttons = assign_keys(self._action_names, key_options)
         self.is_turn_based = not real_time
         self.fps = float(env_object.metadata.get("render_fps") or 30)
@@ -142,7 +142,7 @@ def can_render(env: str) -> bool:
         return "rgb_array" in (env_object.metadata.get("render_modes") or [])
 
 
-def action_names(env: Any, count: int) -> tuple[str, ...]:
+def env_action_names(env: Any, count: int) -> tuple[str, ...]:
     """Return the names of the actions, or their numbers if they have no names."""
     actions = getattr(env, "actions", None)
     if isinstance(actions, type) and issubclass(actions, enum.Enum) and len(actions) == count:

@@ -79,7 +79,7 @@ def show_set(options: ShowOptions) -> int:
         check_writable("--sheet", options.sheet)
     demo_set = catalog.open_set(options.name)
     summary = summarize_set(demo_set)
-    text = format_summary(summary, demo_set.description)
+    text = format_set_summary(summary, demo_set.description)
     print(json.dumps(summary, indent=2) if options.json else text)
     if options.sheet is not None:
         from lookfurther.cli.demos.render import draw_set_sheet
@@ -131,7 +131,7 @@ def count_actions(
     return dict(zip(meanings or map(str, range(num_actions)), counts.tolist(), strict=True))
 
 
-def format_summary(summary: dict[str, Any], description: DemoSetDescription) -> str:
+def format_set_summary(summary: dict[str, Any], description: DemoSetDescription) -> str:
     """Format the summary of a set as text."""
     parts = [
         f"{make_printable(summary['name'])}: {make_printable(summary['environment'])},"
