@@ -85,6 +85,17 @@ def test_step_equals_its_frames() -> None:
     assert steps.frame_number == frames.frame_number == 180
 
 
+@pytest.mark.parametrize("phase", [0, 1, 2])
+@pytest.mark.parametrize("frames_before", range(6))
+def test_step_plays_to_end_of_step_in_phase(phase: int, frames_before: int) -> None:
+    emulator = Emulator("ALE/Pong-v5", 3, phase=phase)
+    for _ in range(frames_before):
+        emulator.step_frame(FIRE)
+    emulator.step(FIRE)
+    assert 0 < emulator.frame_number - frames_before <= 3
+    assert emulator.frame_number % 3 == phase
+
+
 def record_frames(emulator: Emulator, actions: list[int]) -> list[tuple]:
     """Everything observable of each frame."""
     frames = []

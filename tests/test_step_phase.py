@@ -65,7 +65,7 @@ def agent_score(episode: Episode) -> float:
     """The score of an agent that begins after the short first step and takes each action."""
     input_log = episode.input_log
     assert input_log is not None
-    emulator = Emulator(BOXING)
+    emulator = Emulator(BOXING, phase=input_log.phase)
     lead = input_log.frame_actions[: input_log.phase].tolist()
     score = sum(emulator.step_frame(action) for action in lead)
     for action in episode.actions[bool(lead) :].tolist():

@@ -12,12 +12,12 @@ from lookfurther.agent import Agent
 from lookfurther.demos import playback
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import PlaybackStep
+from lookfurther.envs.atari import NOOP_MAX
 from lookfurther.envs.emulator import Emulator
 from lookfurther.envs.human_starts import check_restorable
 from lookfurther.envs.lane import Lane
 from lookfurther.envs.naming import is_atari
 from lookfurther.errors import DemonstrationError, EnvironmentFault
-from lookfurther.evaluation.evaluate import NOOP_MAX
 
 
 class RolloutEnv(Protocol):
@@ -44,7 +44,7 @@ class EnvStart(NamedTuple):
 
 
 class AtariRolloutEnv:
-    """One game; a step ends where the emulator's phase has the end of a step."""
+    """One game, with the actions of an agent."""
 
     def __init__(self, emulator: Emulator, full_actions: bool) -> None:
         self.emulator = emulator
@@ -55,13 +55,8 @@ class AtariRolloutEnv:
         return self.emulator.is_over
 
     def step(self, action: int) -> tuple[np.ndarray, float]:
-        emulator, reward = self.emulator, 0.0
-        repeat = emulator.action_repeat
-        for _ in range((emulator.phase - emulator.frame_number) % repeat or repeat):
-            reward += emulator.step_frame(self.actions[action])
-            if emulator.is_over:
-                break
-        return emulator.current_plane(), reward
+        plane, reward, _ = self.emulator.step(self.actions[action])
+        return plane, reward
 
     def picture(self) -> np.ndarray:
         return self.emulator.rgb_screen()

@@ -25,9 +25,9 @@ from lookfurther.demos.playback import (
 )
 from lookfurther.demos.verify import verify_episode
 from lookfurther.envs import get_spec
+from lookfurther.envs.atari import NOOP_MAX
 from lookfurther.errors import DemonstrationError
 
-NOOP_MAX = EnvConfig().noop_max  # frames at the start of an evaluation
 SEGMENT_STEPS = 50  # steps between two checks of the candidates
 MAX_SEGMENT_DRIFT = 100  # increase of the distance in a segment that counts as lost
 MAX_LOST_SEGMENTS = 5  # segments that may stay lost with every beam setting

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
 
 SCREEN_SIZE = 84  # height and width of a greyscale frame, in pixels
+NOOP_MAX = 30  # no-op frames at the start of an evaluation
 
 
 class AtariEnvs:

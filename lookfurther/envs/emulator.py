@@ -114,9 +114,14 @@ class Emulator:
         return float(reward)
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool]:
-        """Play `action_repeat` frames, or fewer if the game ends; return plane, reward, is_over."""
+        """Play to the end of the step or of the game; return plane, reward, is_over.
+
+        A step has `action_repeat` frames. It is shorter if the first of them are already played,
+        or if it is the first one of a game with a phase.
+        """
         reward = 0.0
-        for _ in range(self.action_repeat):
+        frames_left = (self.phase - self.frame_number) % self.action_repeat
+        for _ in range(frames_left or self.action_repeat):
             reward += self.step_frame(action)
             if self.is_over:
                 break

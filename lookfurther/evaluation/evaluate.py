@@ -17,7 +17,7 @@ from lookfurther.demos import playback
 from lookfurther.demos.catalog import DemoSet
 from lookfurther.demos.episode import InputLog, best_episode_index
 from lookfurther.envs import Envs, make_envs
-from lookfurther.envs.atari import max_episode_frames
+from lookfurther.envs.atari import NOOP_MAX, max_episode_frames
 from lookfurther.envs.emulator import DEFAULT_VARIANT, Emulator
 from lookfurther.envs.human_starts import (
     HumanStart,
@@ -48,7 +48,6 @@ CPU_LANES = 20
 MAX_GPU_LANES = 256
 DEFAULT_SEED = 1_000_000  # far from the seeds of training
 MAX_EPISODE_FRAMES = 108_000  # half an hour
-NOOP_MAX = 30
 HUMAN_START_COUNT = 100  # states drawn from demonstrations
 
 EpisodeCallback = Callable[[EpisodeResult], None]
