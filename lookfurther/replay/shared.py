@@ -6,6 +6,7 @@ demonstrations. The number of each differs between batches, which a CUDA graph c
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.types import Batch
 
 
-class SharedMixture(ReplayMixture):
+class SharedMixture(ReplayMixture, ABC):
     """Draws from both replays: a share of the strata falls on the demonstrations.
 
     An expert item i is -1 - i in a batch.
@@ -29,13 +30,13 @@ class SharedMixture(ReplayMixture):
         assert self.expert is not None
         return self.expert
 
+    @abstractmethod
     def expert_share(self) -> float:
         """The share of demonstrations in the next batch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def compute_weights(self, agent: Any, expert: Any, share: float) -> tuple[Any, Any]:
         """Importance weights for probabilities within the agent's and the expert's replay."""
-        raise NotImplementedError
 
     def sample(self, out: Batch | None = None) -> Batch:
         out = out or self.empty_batch()
