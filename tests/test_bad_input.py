@@ -88,6 +88,11 @@ BAD_COMMANDS = [
     ("train no-demos --env space_invaders", 2, "Atari game: use ALE/SpaceInvaders-v5"),
     ("train no-demos --env CartPole-v1 --run.folder file.txt", 2, "cannot be a run folder"),
     ("train no-demos --env CartPole-v1 --run.folder used", 2, "used already holds a run"),
+    (
+        "clone apex-dqfd --env CartPole-v1 --demos nope --run.folder used",
+        2,
+        "used already holds a run: choose another --run.folder",
+    ),
     ("train no-demos --env .:CartPole-v1", 2, "env '.:CartPole-v1': "),
     ("train no-demos --env CartPole-v1 --environment.wrappers .:A", 2, "write it as module:Class"),
     ("train no-demos --env CartPole-v1 --run.seed 1e30", 2, "run.seed must be 0 ... 2^63 - 1"),

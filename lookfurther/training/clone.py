@@ -65,6 +65,7 @@ def clone(
     """
     _check_arguments(config, epochs, patience, held_out)
     config = validate(replace(config, preset=CLONE_NAME))
+    folder = _choose_folder(config)
     torch.manual_seed(config.run.seed)
     hardware = Hardware.resolve(config)
     hardware.limit_threads()
@@ -78,7 +79,7 @@ def clone(
     print_line(f"{spec.env}: {len(learned):,} steps to learn from, {len(kept):,} held out")
     module = (network or make_network_builder(config.network))(spec).to(hardware.device)
     cloning = BehaviourCloning(config, module, replay, hardware.device)
-    with RunDir.open(Path(config.run.folder or default_run_dir(config)), config, False) as run_dir:
+    with RunDir.open(folder, config, resume=False) as run_dir:
         return _run_epochs(cloning, run_dir, learned, kept, epochs, patience)
 
 
@@ -90,6 +91,14 @@ def _check_arguments(config: Config, epochs: int, patience: int, held_out: float
             raise ConfigError(f"{name} must be 1 or more, not {value}")
     if not 0 < held_out < 1:
         raise ConfigError(f"held_out must be above 0 and below 1, not {held_out}")
+
+
+def _choose_folder(config: Config) -> Path:
+    """The folder of a new run; cloning cannot resume one."""
+    folder = Path(config.run.folder or default_run_dir(config))
+    if (folder / "config.json").exists():
+        raise ConfigError(f"{folder} already holds a run: choose another --run.folder")
+    return folder
 
 
 def _build_replay(config: Config, spec: Spec) -> PrioritizedReplay:
