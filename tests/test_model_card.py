@@ -98,6 +98,16 @@ def test_half_export_has_half_the_size_and_the_same_clear_actions(
     assert "float16" not in (tmp_path / "full/README.md").read_text()
 
 
+def test_export_of_half_export_keeps_rounding_remark(run: Path, tmp_path: Path) -> None:
+    for source, out, words in (
+        (run, "half", ["--half"]),
+        (tmp_path / "half", "again", []),
+        (tmp_path / "again", "third", []),
+    ):
+        assert main(["export", str(source), "--out", str(tmp_path / out), *words]) == 0
+        assert "| weights | rounded to float16;" in (tmp_path / out / "README.md").read_text()
+
+
 def test_half_export_refuses_weights_outside_the_range(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

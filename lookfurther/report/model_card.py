@@ -53,7 +53,8 @@ def export_run(run: Path, out: Path, half: bool = False) -> Path:
         if evaluation.conditions.step == agent.step
     }
     versions = read_versions(run / "versions.json")
-    card = render_card(agent, metrics_at_step(run, agent.step), evaluations, versions, half)
+    is_rounded = half or all(map(is_exact_in_half, weights.values()))
+    card = render_card(agent, metrics_at_step(run, agent.step), evaluations, versions, is_rounded)
     try:
         with atomic_replace(out) as folder:
             folder.mkdir()
@@ -77,6 +78,11 @@ def round_to_half(name: str, tensor: Tensor) -> Tensor:
     return tensor.half()
 
 
+def is_exact_in_half(tensor: Tensor) -> bool:
+    """Whether float16 holds every weight, as after an export with `half`."""
+    return tensor.dtype != torch.float32 or torch.equal(tensor.half().float(), tensor)
+
+
 def _write_weights(agent: Agent, weights: dict[str, Tensor], folder: Path) -> None:
     facts = {
         "step": agent.step,
@@ -98,7 +104,7 @@ def render_card(
     metrics_row: dict[str, Any],
     evaluations: dict[str, Evaluation],
     versions: dict[str, str],
-    half: bool,
+    is_rounded: bool,
 ) -> str:
     """Render the model card: Markdown with the YAML header of model hubs."""
     config, env = agent.config, agent.spec.env
@@ -108,7 +114,7 @@ def render_card(
         "An action-value network trained with lookfurther, the system of [Observe and Look Further:"
         " Achieving Consistent Performance on Atari](https://arxiv.org/abs/1805.11593).",
         "## What it is",
-        markdown_table(("", ""), _fact_rows(agent, metrics_row, half)),
+        markdown_table(("", ""), _fact_rows(agent, metrics_row, is_rounded)),
         "## Evaluation",
         markdown_table(*_score_table(evaluations)) if evaluations else "Not evaluated.",
         "## How to load it",
@@ -138,7 +144,9 @@ def _version_rows(versions: dict[str, str]) -> list[tuple[str, str]]:
     return [(escape_markdown(name), escape_markdown(v)) for name, v in versions.items()]
 
 
-def _fact_rows(agent: Agent, metrics_row: dict[str, Any], half: bool) -> Iterator[tuple[str, str]]:
+def _fact_rows(
+    agent: Agent, metrics_row: dict[str, Any], is_rounded: bool
+) -> Iterator[tuple[str, str]]:
     """Names and values that describe the agent and its training."""
     config, spec = agent.config, agent.spec
     description = PRESETS[config.preset].description if config.preset in PRESETS else "custom"
@@ -147,8 +155,8 @@ def _fact_rows(agent: Agent, metrics_row: dict[str, Any], half: bool) -> Iterato
     yield "actions", f"{spec.actions}"
     yield "preset", f"{code_span(config.preset)} ({description})"
     yield "parameters", f"{count_parameters(agent.network):,}"
-    if half:
-        yield "weights", "rounded to float16; the evaluations used those before rounding"
+    if is_rounded:
+        yield "weights", "rounded to float16; earlier evaluations used those before rounding"
     if is_atari(spec.env):
         sticky = config.environment.sticky_prob
         yield "sticky actions in training", f"probability {sticky:g}" if sticky else "no"
