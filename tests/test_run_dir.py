@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy
 import pytest
+import torch
 
 from lookfurther import config
 from lookfurther.errors import ConfigError, RunLocked
+from lookfurther.system.cpu_info import find_cpu_model, read_cpu_flags
 from lookfurther.training import run_dir
 from lookfurther.training.config_json import from_json
 from lookfurther.training.run_dir import (
@@ -123,7 +125,8 @@ def test_new_run_writes_settings_and_versions(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "new"
     with RunDir.open(path, CONFIG, resume=False) as run:
         assert from_json((path / "config.json").read_text()) == CONFIG
-        assert json.loads((path / "versions.json").read_text()) == collect_versions()
+        versions = json.loads((path / "versions.json").read_text())
+        assert versions == collect_versions() | {"gpu": None}
         assert sorted(os.listdir(path)) == ["config.json", "lock", "versions.json"]
         names = [
             p.relative_to(path) for p in (run.checkpoints_dir, run.metrics_file, run.curve_file)
@@ -214,6 +217,28 @@ def test_collect_versions_lists_packages() -> None:
     assert versions["numpy"] == numpy.__version__
     assert versions["python"] == platform.python_version()
     assert {"platform", "machine", "lookfurther", "ale-py", "minari", "commit"} <= versions.keys()
+
+
+def test_cpu_model_is_that_of_cpuinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "processor", lambda: "")
+    assert find_cpu_model(tmp_path) is None
+    monkeypatch.setattr(platform, "processor", lambda: "x86_64")
+    assert find_cpu_model(tmp_path) == "x86_64"
+    (tmp_path / "proc").mkdir()
+    core = "processor\t: 0\nmodel\t\t: 143\nmodel name\t: Example CPU @ 2 GHz\nflags\t\t: sse amx\n"
+    (tmp_path / "proc/cpuinfo").write_text(f"{core}\n{core}")
+    assert find_cpu_model(tmp_path) == "Example CPU @ 2 GHz"
+    assert read_cpu_flags(tmp_path) == {"sse", "amx"}
+    assert collect_versions()["cpu"] == find_cpu_model()
+
+
+def test_versions_name_gpu_of_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"Example GPU {device.index}")
+    with RunDir.open(tmp_path / "gpu", changed_config(run__device="cuda:1"), resume=False) as run:
+        assert json.loads((run.path / "versions.json").read_text())["gpu"] == "Example GPU 1"
+    with RunDir.open(tmp_path / "cpu", changed_config(run__device="cpu"), resume=False) as run:
+        assert json.loads((run.path / "versions.json").read_text())["gpu"] is None
 
 
 def test_git_commit_is_that_of_checkout(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from lookfurther.config import Config
 from lookfurther.envs.naming import is_atari
 from lookfurther.errors import ConfigError
 from lookfurther.system import cgroups
+from lookfurther.system.cpu_info import read_cpu_flags
 from lookfurther.system.processes import count_cores
 
 
@@ -120,13 +121,9 @@ def limit_openblas_threads(threads: int) -> None:
             ctypes.c_int.in_dll(library, "blas_omp_number_max").value = threads
 
 
-def read_cpu_flags() -> set[str]:
-    """The processor's features as Linux names them; empty on other systems."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return {
-        flag for line in lines if line.startswith(("flags", "Features")) for flag in line.split()
-    }
+def find_gpu_model(device: torch.device) -> str | None:
+    """The name of a GPU; None for the CPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
 
 
 def available_memory(device: torch.device, root: Path = cgroups.FILESYSTEM_ROOT) -> int:

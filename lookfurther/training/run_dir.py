@@ -14,6 +14,7 @@ from pathlib import Path
 
 from lookfurther.config import Config, flatten_settings
 from lookfurther.errors import ConfigError, LookFurtherError, RunLocked
+from lookfurther.system.cpu_info import find_cpu_model
 from lookfurther.system.files import write_text
 from lookfurther.system.printable import make_printable
 from lookfurther.training.config_json import from_json, to_json
@@ -88,7 +89,8 @@ class RunDir:
         )
 
     def _write_settings(self, config: Config) -> None:
-        write_text(self.path / "versions.json", json.dumps(collect_versions(), indent=2) + "\n")
+        versions = collect_versions() | {"gpu": _find_gpu(config)}
+        write_text(self.path / "versions.json", json.dumps(versions, indent=2) + "\n")
         write_text(self.path / "config.json", to_json(config))
 
     @property
@@ -169,9 +171,17 @@ def collect_versions() -> dict[str, str | None]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "machine": platform.machine(),
+        "cpu": find_cpu_model(),
         **{package: package_version(package) for package in RECORDED_PACKAGES},
         "commit": _git_commit(Path(__file__).parents[2]),
     }
+
+
+def _find_gpu(config: Config) -> str | None:
+    """The name of the GPU that a run uses, if any."""
+    from lookfurther.training import hardware  # imports torch, which a report does not need
+
+    return hardware.find_gpu_model(hardware.resolve_device(config.run.device))
 
 
 def read_versions(path: Path) -> dict[str, str]:
