@@ -45,6 +45,14 @@ def datasets_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def balance_demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A set of two CartPole episodes, which tests only read."""
+    from tests.training_runs import save_balance_demos
+
+    return save_balance_demos(tmp_path_factory.mktemp("demos"))
+
+
 @pytest.fixture
 def no_processes_left() -> Iterator[None]:
     """No worker process and no shared memory remain after the test."""

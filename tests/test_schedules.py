@@ -19,15 +19,8 @@ from tests.training_runs import (
     assert_checkpoints_equal,
     newest_checkpoint,
     rows_without_times,
-    save_balance_demos,
     tiny_config,
 )
-
-
-@pytest.fixture(scope="module")
-def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_balance_demos(tmp_path_factory.mktemp("demos"))
-
 
 ALL_SCHEDULES: dict[str, Any] = {
     "actor__epsilon_schedule": "linear",
@@ -147,13 +140,13 @@ ANNEALED_SETTINGS: dict[str, Any] = {
 @pytest.mark.parametrize("settings", [DQFD_SETTINGS, ANNEALED_SETTINGS], ids=["dqfd", "annealed"])
 def test_run_with_schedules_resumes_to_identical_result(
     tmp_path: Path,
-    demos: Path,
+    balance_demos: Path,
     settings: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Crashed 60 steps after its checkpoint, when every schedule is on its way."""
     uninterrupted, resumed = (
-        tiny_config(tmp_path / name, demos, run__checkpoint_period=200, **settings)
+        tiny_config(tmp_path / name, balance_demos, run__checkpoint_period=200, **settings)
         for name in ("uninterrupted", "resumed")
     )
     train(uninterrupted)
@@ -166,14 +159,14 @@ def test_run_with_schedules_resumes_to_identical_result(
 
 def test_pretraining_resumes_where_a_signal_stopped_it(
     tmp_path: Path,
-    demos: Path,
+    balance_demos: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Stopped twice, at 50 and 100 of 120 updates: each checkpoint of step 0 replaces the last."""
     settings = DQFD_SETTINGS | {"run__steps": 120}
-    uninterrupted = tiny_config(tmp_path / "uninterrupted", demos, **settings)
-    stopped = tiny_config(tmp_path / "stopped", demos, **settings)
+    uninterrupted = tiny_config(tmp_path / "uninterrupted", balance_demos, **settings)
+    stopped = tiny_config(tmp_path / "stopped", balance_demos, **settings)
     train(uninterrupted)
     assert "pre-training: 120 of 120 updates, loss " in capsys.readouterr().out
     pretrain = TrainingLoop.pretrain

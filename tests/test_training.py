@@ -30,23 +30,16 @@ from tests.training_runs import (
     assert_checkpoints_equal,
     newest_checkpoint,
     rows_without_times,
-    save_balance_demos,
     tiny_config,
 )
-
-
-@pytest.fixture(scope="module")
-def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_balance_demos(tmp_path_factory.mktemp("demos"))
-
 
 # Determinism
 
 
-def test_same_seed_gives_identical_run(tmp_path: Path, demos: Path) -> None:
+def test_same_seed_gives_identical_run(tmp_path: Path, balance_demos: Path) -> None:
     runs = [tmp_path / name for name in ("a", "b", "c")]
     for folder, seed in zip(runs, (0, 0, 1), strict=True):
-        train(tiny_config(folder, demos, run__seed=seed))
+        train(tiny_config(folder, balance_demos, run__seed=seed))
     a, b, c = map(rows_without_times, runs)
     assert len(a) == 4
     assert a == b
@@ -70,13 +63,13 @@ def expected_first_priority(q: np.ndarray, episode: Episode, t: int, n: int) -> 
     return error**2 / 2 if error <= 1 else error - 0.5
 
 
-def test_initial_demo_priorities_are_td_errors(tmp_path: Path, demos: Path) -> None:
+def test_initial_demo_priorities_are_td_errors(tmp_path: Path, balance_demos: Path) -> None:
     """The run ends before its first update."""
-    config = tiny_config(tmp_path / "run", demos, run__steps=100)
+    config = tiny_config(tmp_path / "run", balance_demos, run__steps=100)
     assert train(config).updates == 0
     saved, agent = newest_checkpoint(tmp_path / "run"), Agent.load(tmp_path / "run")
     mass, start = saved.files["expert_replay"]["mass"][0], 0
-    for episode in catalog.load_set(str(demos), agent.spec, config.environment):
+    for episode in catalog.load_set(str(balance_demos), agent.spec, config.environment):
         q = agent.q_values(episode.planes).astype(np.float64)
         for t in range(len(episode)):
             wanted = [expected_first_priority(q, episode, t, n) for n in config.replay.horizons]
@@ -265,16 +258,16 @@ def test_too_large_replay_is_refused_before_allocation(tmp_path: Path) -> None:
 
 
 def test_suggested_replay_capacity_fits(
-    tmp_path: Path, demos: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, balance_demos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if demonstrations use part of the memory, whatever the capacity."""
     monkeypatch.setattr(hardware, "available_memory", lambda device: 160_000)
     with pytest.raises(ConfigError, match=r"lower --replay\.capacity to") as caught:
-        train(tiny_config(tmp_path / "run", demos, replay__capacity=5000))
+        train(tiny_config(tmp_path / "run", balance_demos, replay__capacity=5000))
     fits = int(str(caught.value).split(" to ")[1].split()[0].replace(",", ""))
-    train(tiny_config(tmp_path / "run", demos, replay__capacity=fits, run__steps=4))
+    train(tiny_config(tmp_path / "run", balance_demos, replay__capacity=fits, run__steps=4))
     with pytest.raises(ConfigError, match=r"lower --replay\.capacity"):
-        train(tiny_config(tmp_path / "other", demos, replay__capacity=fits + 50))
+        train(tiny_config(tmp_path / "other", balance_demos, replay__capacity=fits + 50))
 
 
 # The end of a run

@@ -22,7 +22,6 @@ from tests.training_runs import (
     flatten_tensors,
     newest_checkpoint,
     rows_without_times,
-    save_balance_demos,
     tiny_config,
 )
 
@@ -49,11 +48,6 @@ train(from_json(open(sys.argv[1]).read()), env=env)
 """
 
 
-@pytest.fixture(scope="module")
-def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_balance_demos(tmp_path_factory.mktemp("demos"))
-
-
 def train_until_killed(config: Config, at: int, env: str = "") -> None:
     """Train in another process that is killed (-9) at a step."""
     config_file = Path(config.run.folder).with_suffix(".json")
@@ -72,16 +66,16 @@ def train_until_killed(config: Config, at: int, env: str = "") -> None:
 
 @pytest.mark.slow
 def test_killed_run_resumes_to_identical_result(
-    tmp_path: Path, demos: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, balance_demos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Killed 60 steps after its checkpoint: the resumed run repeats those steps."""
     uninterrupted, resumed = tmp_path / "uninterrupted", tmp_path / "resumed"
     settings = {"run__steps": 400, "run__checkpoint_period": 200, "replay__capacity": 240}
-    train(tiny_config(uninterrupted, demos, **settings))
-    train_until_killed(tiny_config(resumed, demos, **settings), at=260)
+    train(tiny_config(uninterrupted, balance_demos, **settings))
+    train_until_killed(tiny_config(resumed, balance_demos, **settings), at=260)
     assert newest_checkpoint(resumed).metadata["step"] == 200
     capsys.readouterr()
-    summary = train(tiny_config(resumed, demos, **settings), resume=True)
+    summary = train(tiny_config(resumed, balance_demos, **settings), resume=True)
     assert "resumed at step 200 from step_000000000200\n" in capsys.readouterr().out
     assert (summary.step, summary.stop_reason) == (400, "done")
     assert_checkpoints_equal(newest_checkpoint(uninterrupted), newest_checkpoint(resumed))
