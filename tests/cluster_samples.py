@@ -16,12 +16,7 @@ from lookfurther.exploration import initial_epsilons
 from lookfurther.learner import Learner
 from lookfurther.networks.dueling import make_network_builder
 from lookfurther.presets import preset
-from lookfurther.training.build import (
-    RANDOM_STREAMS,
-    build_actor_pool,
-    build_envs,
-    build_mixture,
-)
+from lookfurther.training.build import RANDOM_STREAMS, build_actor_pool, build_envs, build_mixture
 from lookfurther.training.cluster.backend import ActorBackend, ActorLost
 from lookfurther.training.cluster.lane_ranges import select_epsilons
 from lookfurther.training.cluster.messages import PlayRequest
@@ -32,6 +27,7 @@ from lookfurther.training.loop import TrainingLoop
 
 CPU = torch.device("cpu")
 NODE = "this node"
+OPTIONS = ClusterOptions(actors=2, steps_per_chunk=8, weights_seconds=0.0)
 
 
 def make_config(**overrides: Any) -> Config:
@@ -177,3 +173,10 @@ def assert_loops_equal(a: TrainingLoop, b: TrainingLoop) -> None:
             assert tensor.cpu().contiguous().numpy().tobytes() == (
                 other.cpu().contiguous().numpy().tobytes()
             ), f"{file}.{name}"
+
+
+def cluster_parts(loop: TrainingLoop) -> tuple[ClusterSource, InProcessBackend]:
+    source = loop.chunk_source
+    assert isinstance(source, ClusterSource)
+    assert isinstance(source.backend, InProcessBackend)
+    return source, source.backend

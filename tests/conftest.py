@@ -5,11 +5,15 @@ another. No GPU: `run.device auto` would use it and round differently; `benchmar
 SIGINT is handled: a shell's background jobs ignore it, and so would the processes of the tests.
 """
 
+from __future__ import annotations
+
 import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Before torch is imported, here and in subprocesses.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -17,6 +21,10 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from lookfurther.demos.catalog import DemoSet
+    from tests.recorder_servers import ServerThread
 
 settings.register_profile("no-deadline", deadline=None)
 settings.load_profile("no-deadline")
@@ -51,6 +59,23 @@ def balance_demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.training_runs import save_balance_demos
 
     return save_balance_demos(tmp_path_factory.mktemp("demos"))
+
+
+@pytest.fixture(scope="session")
+def breakout_demos() -> DemoSet:
+    """Two short games of random play."""
+    from tests.evaluation_samples import random_play  # needs the extra `atari`
+
+    return random_play(0)
+
+
+@pytest.fixture
+def recorder_server() -> Iterator[ServerThread]:
+    """A recorder's server on a source that counts."""
+    from tests.recorder_servers import CountingSource, ServerThread  # needs the extra `record`
+
+    with closing(ServerThread(CountingSource())) as server:
+        yield server
 
 
 @pytest.fixture

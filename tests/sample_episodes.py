@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
-from lookfurther.demos.episode import (
-    Episode,
-)
+from lookfurther.demos.episode import Episode
 from lookfurther.types import Spec
 
 VECTOR = Spec("toy", (2,), 1, "float32", 3, 1.0)
@@ -39,3 +42,12 @@ def episodes_equal(a: Episode, b: Episode) -> bool:
     return (a.terminal, a.seed) == (b.terminal, b.seed) and all(
         x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes() for x, y in arrays
     )
+
+
+def change_description(files: Path, change: Callable[[dict], Any]) -> None:
+    """Change the package's own description in the metadata of a set."""
+    metadata = json.loads((files / "metadata.json").read_text())
+    description = json.loads(metadata["lookfurther"])
+    change(description)
+    metadata["lookfurther"] = json.dumps(description)
+    (files / "metadata.json").write_text(json.dumps(metadata))

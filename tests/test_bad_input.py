@@ -1,6 +1,6 @@
 """Wrong, missing and odd arguments: each gives one line that names the problem, never a traceback.
 
-`test_cli.py` has the errors of `train`.
+`test_cli_errors.py` has the errors of `train`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from lookfurther.demos.playback import episode_from_log
 from lookfurther.envs import get_spec
 from lookfurther.training import run
 from lookfurther.training.monitoring.metrics import TrainingClock
-from tests.test_docs import COMMANDS
+from tests.test_docs_shell import COMMANDS
 
 pytest.importorskip("ale_py")
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests import bombs
+from tests import bombs, minari_bombs
 
 MAX_GROWTH = 100_000  # kB
 
@@ -73,9 +73,9 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ReaderReport]
     }
 
 
-@pytest.mark.parametrize("name", [*bombs.PICKLES, *bombs.ARCHIVES, *bombs.DATASETS])
+@pytest.mark.parametrize("name", [*bombs.PICKLES, *bombs.ARCHIVES, *minari_bombs.DATASETS])
 def test_bomb_is_an_error_with_little_memory(reports: dict[str, ReaderReport], name: str) -> None:
-    if name in bombs.PYARROW_BOMBS:
+    if name in minari_bombs.PYARROW_BOMBS:
         pytest.importorskip("pyarrow")
     assert name in reports, "the reader hung or its process died"
     report = reports[name]

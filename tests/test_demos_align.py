@@ -7,19 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lookfurther.cli.demos import align as align_command
 from lookfurther.cli.main import main
 from lookfurther.config import EnvConfig
 from lookfurther.demos import align, catalog, storage
-from lookfurther.demos.beam_search import (
-    BeamSearch,
-    BeamSettings,
-    compute_byte_limits,
-    ram_distance,
-)
+from lookfurther.demos.beam_search import BeamSearch, BeamSettings
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import block_majority, episode_from_log, frames_by_step
 from lookfurther.envs import get_spec
@@ -29,7 +22,6 @@ from lookfurther.system import processes
 pytest.importorskip("ale_py")
 
 PACMAN = "ALE/MsPacman-v5"
-RAM = st.binary(min_size=128, max_size=128).map(lambda x: np.frombuffer(x, np.uint8))
 
 
 def human_log(frames: int, seed: int = 1) -> InputLog:
@@ -64,27 +56,6 @@ def recorded() -> Episode:
 @pytest.fixture(scope="module")
 def aligned(recorded: Episode) -> Episode:
     return align.align_episode(recorded, PACMAN, 4)
-
-
-@given(RAM, RAM, st.integers(0, 64))
-def test_ram_distance_matches_plain_sum(a: np.ndarray, b: np.ndarray, limit: int) -> None:
-    gaps = [abs(x - y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
-    plain = sum(min(gap, 256 - gap, limit) for gap in gaps)
-    limits = np.full(128, limit)
-    assert (
-        ram_distance(a, b.astype(np.int16), limits)
-        == plain
-        == ram_distance(b, a.astype(np.int16), limits)
-    )
-    assert ram_distance(a, a.astype(np.int16), limits) == 0
-
-
-def test_byte_limits_are_highest_for_rare_changes() -> None:
-    ram = np.zeros((101, 128), np.int16)
-    ram[::2, 0] = 1  # in every step
-    ram[::20, 1] = 1  # in a tenth of them
-    ram[50:, 2] = 1  # once
-    assert compute_byte_limits(ram)[:4].tolist() == [2, 20, 64, 64]
 
 
 def test_aligned_demo_reproduces_score(recorded: Episode, aligned: Episode) -> None:

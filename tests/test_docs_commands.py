@@ -32,8 +32,9 @@ from lookfurther.envs import get_spec
 from lookfurther.evaluation import evaluate as evaluation
 from lookfurther.evaluation import suite
 from lookfurther.training.train import default_run_dir
+from tests.doc_pages import RUNS, fences
 from tests.sample_recordings import asterix_recording, montezuma_recording, write_demo
-from tests.test_docs import COMMANDS, RUNS, fences, shell
+from tests.test_docs_shell import COMMANDS, shell
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection

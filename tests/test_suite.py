@@ -1,16 +1,7 @@
-"""Suites: the grid of a file, errors before anything starts, and repeated runs."""
+"""Suites: the grid of a file, and errors before anything starts."""
 
 from __future__ import annotations
 
-import io
-import json
-import os
-import re
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookfurther.cli.main import main
-from lookfurther.cli.suite import visible_jobs
 from lookfurther.cli.train import parse_train_options
 from lookfurther.config import Config, replace
 from lookfurther.envs.naming import game_of
@@ -194,110 +184,3 @@ def test_run_dir_with_other_settings_is_refused(tmp_path: Path) -> None:
     longer = replace(job.config, run__steps=7)  # the length of a run may differ
     (job.folder / "config.json").write_text(to_json(longer))
     assert [j.state for j in build_suite_jobs(tmp_path, ONE_JOB_SUITE)] == ["waiting"]
-
-
-# Running
-
-
-@pytest.mark.parametrize(
-    ("step", "seconds", "minutes", "done"),
-    [(399, 0, 0, False), (400, 0, 0, True), (10, 59, 1, False), (10, 60, 1, True)],
-)
-def test_job_is_done_when_checkpoint_used_budget(
-    step: int, seconds: int, minutes: int, done: bool, tmp_path: Path
-) -> None:
-    text = ONE_JOB_SUITE.replace("steps = 400", f"steps = 400\nminutes = {minutes}")
-    [job] = build_suite_jobs(tmp_path, text)
-    for at, spent in ((4, 1), (step, seconds)):
-        folder = job.folder / "checkpoints" / f"step_{at:012}"
-        folder.mkdir(parents=True)
-        (folder / "facts.json").write_text(json.dumps({"step": at, "seconds": spent}))
-    (job.folder / "config.json").write_text(to_json(job.config))
-    [job] = build_suite_jobs(tmp_path, text)
-    assert job.state == ("done" if done else "waiting")
-    assert job.train_arguments()[-1] == "--resume"
-
-
-def suite_command(*words: str) -> tuple[list[str], dict[str, Any]]:
-    line = [sys.executable, "-m", "lookfurther", "suite", *words]
-    return line, {"cwd": ROOT, "stdout": subprocess.PIPE, "text": True}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)  # half a minute of work: six processes that import torch
-def test_suite_continues_after_failed_job(tmp_path: Path) -> None:
-    """One job cannot make its folder; the other is trained, skipped next time, and extended."""
-    text = ONE_JOB_SUITE.replace("seeds = [0]", "seeds = [0, 1]")
-    first, second = build_suite_jobs(tmp_path, text)
-    first.folder.parent.mkdir()
-    first.folder.write_text("in the way")
-    line, how = suite_command(write_suite(tmp_path, text), "--out", str(tmp_path / "out"))
-    done = subprocess.run(line, check=False, **how)
-    assert done.returncode == 1
-    assert re.search(r"\[1/2\] failed: CartPole-v1 no-demos 0.*cannot be a run folder", done.stdout)
-    assert "[2/2] done: CartPole-v1 no-demos 1, 400 steps" in done.stdout
-    assert "1 done, 1 failed" in done.stdout
-    assert second.has_used_budget()
-    first.folder.unlink()
-    done = subprocess.run(line, check=False, **how)
-    assert done.returncode == 0
-    assert "[1/2] done" in done.stdout
-    assert "[2/2]" not in done.stdout
-    longer = text.replace("steps = 400", "steps = 500").replace("[0, 1]", "[1]")
-    line, how = suite_command(write_suite(tmp_path, longer), *line[5:])
-    done = subprocess.run(line, check=False, **how)
-    assert "[1/1] done: CartPole-v1 no-demos 1, 500 steps" in done.stdout
-    assert "resumed at step 400" in second.log_file.read_text()
-
-
-@pytest.mark.slow
-def test_signal_stops_running_job_and_suite(tmp_path: Path) -> None:
-    """The job saves a checkpoint, from which the next suite continues."""
-    text = ONE_JOB_SUITE.replace("steps = 400", "steps = 1000000").replace("[0]", "[0, 1]")
-    found = build_suite_jobs(tmp_path, text)
-    line, how = suite_command(write_suite(tmp_path, text), "--out", str(tmp_path / "out"))
-    process = subprocess.Popen(line, **how)
-    metrics = found[0].folder / "metrics.jsonl"
-    wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)  # it is training
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate()
-    assert process.returncode == 1
-    assert "[1/2] stopped: CartPole-v1 no-demos 0" in out
-    assert "1 waiting, 1 stopped" in out
-    assert not found[1].folder.exists()
-    assert list((found[0].folder / "checkpoints").iterdir())
-    holder = json.loads((found[0].folder / "lock").read_text())["pid"]
-    with pytest.raises(ProcessLookupError):
-        os.kill(holder, 0)
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait until a condition holds; the time limit of the test applies."""
-    while not holds():
-        time.sleep(0.1)
-
-
-@given(st.integers(1, 60), st.data())
-def test_window_contains_running_job(count: int, data: st.DataObject) -> None:
-    centre, room = data.draw(st.integers(0, count - 1)), data.draw(st.integers(-3, 70))
-    runs: Any = list(range(count))
-    shown = visible_jobs(runs, centre, room)
-    assert centre in shown
-    assert len(shown) == min(count, max(1, room))
-
-
-def test_suite_table_shows_jobs(tmp_path: Path) -> None:
-    from rich.console import Console
-
-    from lookfurther.cli.suite import StatusBoard
-
-    found = build_suite_jobs(tmp_path, TINY_SUITE)
-    found[1].state, found[1].newest_row = (
-        "running",
-        {"step": 100, "minutes": 2.0, "return_mean": 21.5},
-    )
-    console = Console(width=100, height=40, record=True, file=io.StringIO())
-    console.print(StatusBoard(found, console, None).render_table(found[1]))
-    text = console.export_text()
-    assert re.search(r"CartPole-v1 +│ no-demos +│ +1 +│ running +│ +25 % +│ +21.5 +│ +2.0", text)
-    assert "7 waiting, 1 running" in text
