@@ -82,6 +82,7 @@ BAD_COMMANDS = [
     ("suite bad.toml", 2, "bad.toml"),
     ("suite empty.toml", 2, "envs must be a list of texts, each once, not []"),
     ("suite empty", 2, "empty"),
+    ("suite ablation --parallel 0", 2, "--parallel must be at least 1, not 0"),
     ("train no-demos --env CartPole-v1 --init nope --actor.lanes 1", 5, "nope holds no checkpoint"),
     ("train no-demos --env PongNoFrameskip-v4", 2, "name of an Atari game: use ALE/Pong-v5"),
     ("train no-demos --env Pong-v4", 2, "old or short name of an Atari game: use ALE/Pong-v5"),

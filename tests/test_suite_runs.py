@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lookfurther.cli.suite import visible_jobs
+from lookfurther.evaluation import suite
 from lookfurther.training.config_json import to_json
 from tests.test_suite import ONE_JOB_SUITE, ROOT, TINY_SUITE, build_suite_jobs, write_suite
 
@@ -99,6 +101,28 @@ def wait_until(holds: Callable[[], bool]) -> None:
     """Wait until a condition holds; the time limit of the test applies."""
     while not holds():
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_parallel_jobs_run_at_same_time(
+    parallel: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many jobs as allowed are in progress at once, and never more."""
+    jobs = build_suite_jobs(tmp_path, TINY_SUITE.replace("[0, 1]", "[0, 1, 2]"))
+    barrier, counts = threading.Barrier(parallel), []
+
+    def train_together(job: suite.SuiteJob, *_: Any) -> int:
+        barrier.wait()  # returns only when `parallel` jobs are here
+        counts.append(sum(job.state == "running" for job in jobs))
+        barrier.wait()
+        return 0
+
+    monkeypatch.setattr(suite, "train_job", train_together)
+    monkeypatch.setattr(suite.SuiteJob, "has_used_budget", lambda _: True)
+    suite.run_jobs(jobs, lambda _: None, parallel)
+    assert {job.state for job in jobs} == {"done"}
+    assert len(counts) == len(jobs) == 12
+    assert max(counts) == parallel
 
 
 @given(st.integers(1, 60), st.data())

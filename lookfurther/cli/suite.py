@@ -1,4 +1,4 @@
-"""lookfurther suite FILE.toml | NAME [--out DIR] [--cluster ADDRESS]"""
+"""lookfurther suite FILE.toml | NAME [--out DIR] [--parallel N] [--cluster ADDRESS]"""
 
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ class SuiteOptions:
     """folder for the run folders; none: runs/ and the name of the suite"""
     modules: tuple[str, ...] = ()
     """modules that the suite may use: they register environments or define wrappers"""
+    parallel: int = 1
+    """runs at the same time; give each its share of the cores with run.threads in the suite"""
     cluster: str = ""
     """train on the nodes of a Ray cluster, one run for each GPU: auto, or HOST:PORT of its head"""
 
@@ -51,6 +53,8 @@ class SuiteOptions:
 def run(args: list[str]) -> int:
     """Train the runs that are not done; return 1 unless all are done at the end."""
     options = parse_options(SuiteOptions, SuiteOptions(), args, "lookfurther suite")
+    if options.parallel < 1:
+        raise ConfigError(f"--parallel must be at least 1, not {options.parallel}")
     from lookfurther.evaluation import suite
 
     name, data = suite.read_suite(options.suite)
@@ -62,7 +66,7 @@ def run(args: list[str]) -> int:
             run_jobs_on_cluster = load_cluster_suite()
             run_jobs_on_cluster(jobs, board.update, out, options.cluster)
         else:
-            suite.run_jobs(jobs, board.update)
+            suite.run_jobs(jobs, board.update, options.parallel)
     for job in jobs:
         if job.state == "failed":
             print(f"failed: {job.folder}: {make_printable(job.failure, MAX_MESSAGE_LENGTH)}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import product
@@ -219,19 +221,28 @@ def _check_earlier_run(job: SuiteJob) -> None:
 # Running a suite
 
 
-def run_jobs(jobs: Sequence[SuiteJob], on_change: Callable[[SuiteJob], None]) -> None:
-    """Train the jobs that are not done, one after another; `on_change` is called for changes."""
-    with StopSignals() as signals:
-        for job in jobs:
-            if job.state == "done" or signals.received_signal:
-                continue
+def run_jobs(
+    jobs: Sequence[SuiteJob], on_change: Callable[[SuiteJob], None], parallel: int = 1
+) -> None:
+    """Train the jobs that are not done, `parallel` at a time; `on_change` is called for changes."""
+    lock = threading.Lock()  # `on_change` draws a table
+
+    def report_change(job: SuiteJob) -> None:
+        with lock:
+            on_change(job)
+
+    with StopSignals() as signals, ThreadPoolExecutor(parallel) as pool:
+
+        def run_job(job: SuiteJob) -> None:
+            if signals.received_signal:
+                return
             job.state = "running"
-            on_change(job)
-            code = train_job(
-                job, lambda job=job: on_change(job), lambda: bool(signals.received_signal)
-            )
+            report_change(job)
+            code = train_job(job, lambda: report_change(job), lambda: bool(signals.received_signal))
             finish_job(job, code)
-            on_change(job)
+            report_change(job)
+
+        list(pool.map(run_job, [job for job in jobs if job.state != "done"]))
 
 
 def finish_job(job: SuiteJob, code: int) -> None:
