@@ -251,10 +251,14 @@ def preset(name: str, scale: str = "paper", **overrides: Any) -> Config:
     The result shows the settings that differ from the defaults. docs/settings.md lists them all.
     An unknown setting or an invalid value raises a ConfigError.
     """
+    _check_names(name, scale)
+    small = dict(PRESETS[name].small) if scale == "small" else {}
+    merged = PRESETS[name].overrides | SCALES[scale].overrides | small | {"preset": name}
+    return replace(Config(), **(merged | overrides))
+
+
+def _check_names(name: Any, scale: Any) -> None:
     if not isinstance(name, str) or name not in PRESETS:
         raise ConfigError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}")
     if not isinstance(scale, str) or scale not in SCALES:
         raise ConfigError(f"unknown scale {scale!r}: choose one of {', '.join(SCALES)}")
-    own = PRESETS[name].small if scale == "small" else {}
-    merged = PRESETS[name].overrides | SCALES[scale].overrides | dict(own) | {"preset": name}
-    return replace(Config(), **(merged | overrides))
