@@ -91,7 +91,7 @@ def test_broken_checkpoint_is_skipped_unless_last(run: Path, tmp_path: Path) -> 
             assert np.array_equal(Agent.load(folder).q_values(x), older.q_values(x))
         with pytest.raises(CheckpointError, match=r"weights\.safetensors is cut"):
             Agent.load(weights.parent)
-    with pytest.raises(CheckpointError, match="has no sound checkpoint"):
+    with pytest.raises(CheckpointError, match="has no valid checkpoint"):
         Agent.load(folder)
 
 

@@ -46,7 +46,7 @@ def test_truncated_file_falls_back_to_previous_checkpoint(
     fault = "cut or altered" if name == "manifest.json" else f"cut: {size} of {full_size} bytes"
     assert [fault in r and name in r and "step_000000000002" in r for r in reasons] == [True]
     shutil.rmtree(tmp_path / "step_000000000001")
-    with pytest.raises(CheckpointError, match=f"no sound checkpoint.*{name}"):
+    with pytest.raises(CheckpointError, match=f"no valid checkpoint.*{name}"):
         load_newest(tmp_path)
 
 

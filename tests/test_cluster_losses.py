@@ -61,7 +61,7 @@ def lose_actor_at(call: int) -> Callable[[RemoteActor], None]:
 
 
 def test_lost_actor_is_replaced_and_nothing_is_added_twice() -> None:
-    """Its lanes go on with a new episode, and the slots before the gap stay unsamplable."""
+    """Its lanes continue with a new episode, and the slots before the gap stay unsamplable."""
     config = make_config(replay__learning_starts=1000)
     loop = make_cluster_loop(config, OPTIONS)
     source, backend = cluster_parts(loop)
@@ -132,7 +132,7 @@ def test_chunks_between_losses_reset_the_failures() -> None:
 
 
 def test_hanging_actor_is_replaced_after_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock of its own: every wait takes a second. The others go on in the meantime."""
+    """A clock of its own: every wait takes a second. The others continue in the meantime."""
     config = make_config(environment__worker_timeout=10.0, replay__learning_starts=1000)
     loop = make_cluster_loop(config, OPTIONS)
     source, backend = cluster_parts(loop)

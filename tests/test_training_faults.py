@@ -1,4 +1,4 @@
-"""Training runs stop or go on after faults, and no checkpoint is lost."""
+"""Training runs stop or continue after faults, and no checkpoint is lost."""
 
 from __future__ import annotations
 

@@ -94,8 +94,8 @@ class EnvBuilder:
     def begin_episode(self, index: int, seed: int) -> tuple[RolloutEnv, np.ndarray]:
         """The start of episode `index` of an evaluation with this seed, and its first plane.
 
-        Atari games begin with 0 to 30 no-op frames. Their number is drawn here: the evaluation's
-        own environment does not tell it.
+        Atari games begin with 0 to 30 no-op frames. Their number is drawn here, because the
+        evaluation's environment does not return it.
         """
         if not self.is_atari:
             env = self._make_lane_env(index, seed)

@@ -19,8 +19,8 @@ def all_steps(episode: Episode, frame_stack: int) -> np.ndarray:
 def unambiguous_steps(episode: Episode, frame_stack: int) -> np.ndarray:
     """[T]: steps whose action is the one shown the last time their observation occurs.
 
-    A human waits, then goes on, and sometimes both observations are equal in every pixel. An agent
-    without memory that imitates the waiting waits forever. The last action is the way out.
+    A human waits, then continues, and sometimes both observations are equal in every pixel. An
+    agent without memory that imitates the waiting never continues. The last action does.
     """
     planes = [hashlib.sha256(plane.tobytes()).digest() for plane in episode.planes]
     stacks = [tuple(planes[max(0, t + 1 - frame_stack) : t + 1]) for t in range(len(episode))]

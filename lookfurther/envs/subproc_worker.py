@@ -95,8 +95,8 @@ class Worker:
     def receive_answer(self, timeout: float) -> Any:
         """Return the answer to the last command, or raise WorkerLost.
 
-        Kills a process in which no environment completes a step for `timeout` seconds. A timeout
-        of 0 waits forever.
+        Kills a process in which no environment completes a step for `timeout` seconds. With a
+        timeout of 0 there is no limit.
         """
         if self.fault:
             raise WorkerLost(self.fault)

@@ -23,7 +23,7 @@ def write_report(paths: Sequence[Path], out: Path) -> Path:
     runs = [load_run(path) for path in find_runs(paths)]
     with_metrics = [run for run in runs if run.rows]
     if not with_metrics:
-        raise ConfigError(f"{runs[0].path} holds no metrics yet: let the run go on for a while")
+        raise ConfigError(f"{runs[0].path} holds no metrics yet: wait until the run writes some")
     groups = group_runs(with_metrics)
     from matplotlib import rc_context
 

@@ -29,7 +29,7 @@ from lookfurther.system.printable import make_printable
 MAX_CARDS = 24  # pictures of a section; the tables have every row
 SHOWN_ACTIONS = 4
 VALUES_CAPTION = (
-    "Values that lie below the return have not arrived yet. The lowest panel shows the action gap:"
+    "Values below the return have not propagated back yet. The lowest panel shows the action gap:"
     " where it is negative (filled), the greedy action is not the demonstrated one. Each point is"
     " the lowest of its neighbouring steps."
 )

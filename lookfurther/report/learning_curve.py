@@ -39,7 +39,7 @@ MetricSeries = tuple[np.ndarray, np.ndarray]
 def _read_rows(path: Path) -> MetricRows:
     rows = read_metrics(path)
     if not rows:
-        raise LookFurtherError(f"{path} holds no metrics yet: let the run go on for a while")
+        raise LookFurtherError(f"{path} holds no metrics yet: wait until the run writes some")
     return rows
 
 

@@ -43,7 +43,7 @@ class ChunkSource(Protocol):
         ...
 
     def start_step(self) -> None:
-        """Start environment steps, which go on in the background."""
+        """Start environment steps, which continue in the background."""
         ...
 
     def collect_chunk(self) -> None:

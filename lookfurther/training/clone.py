@@ -33,7 +33,7 @@ from lookfurther.training.train import default_run_dir
 from lookfurther.types import BEST, Spec
 from lookfurther.validation import validate
 
-CLONE_NAME = "clone"  # of the variant, in the place of a preset's
+CLONE_NAME = "clone"  # of the variant, instead of a preset's name
 SEGMENT_STEPS = 50  # consecutive steps that are learned from or held out together
 
 

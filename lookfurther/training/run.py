@@ -223,7 +223,7 @@ class TrainingRun:
     def _save_checkpoint(self) -> None:
         files, metadata = self.loop.state(), self._checkpoint_metadata()
         folder, keep = self.run_dir.checkpoints_dir, self.config.run.keep_checkpoints
-        if self.step == 0:  # pre-training goes on at the same step
+        if self.step == 0:  # pre-training continues at the same step
             path = checkpoint.save_and_remove_others(folder, 0, files, metadata)
         else:
             path = checkpoint.save(folder, self.step, files, metadata, keep)

@@ -197,7 +197,7 @@ def _load_first_valid(
         except CheckpointError as error:
             reasons.append(str(error))
     if reasons:
-        raise CheckpointError(f"{folder} has no sound checkpoint: {'; '.join(reasons)}")
+        raise CheckpointError(f"{folder} has no valid checkpoint: {'; '.join(reasons)}")
     return None, reasons
 
 

@@ -80,7 +80,7 @@ def check_token(address: str) -> None:
         )
     raise ClusterFault(
         f"--cluster {address} needs RAY_AUTH_MODE=token here and on every node, or"
-        " RAY_AUTH_MODE=disabled where nobody else can reach the cluster"
+        " RAY_AUTH_MODE=disabled if no one else can reach the cluster"
     )
 
 
@@ -124,7 +124,7 @@ def _clean_start() -> Iterator[None]:
     changed = {
         "PYTHONPATH": subprocess_environment(user_modules=True)["PYTHONPATH"],
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_worker_niceness": "0",  # by default, next to busy processes actors nearly stand still
+        "RAY_worker_niceness": "0",  # the default is slow next to busy processes
     }
     previous = {name: os.environ.get(name) for name in changed}
     os.environ |= changed

@@ -19,7 +19,7 @@ def split_lanes(lanes: int, ranges: int) -> list[range]:
 def select_epsilons(epsilons: Tensor, index: int, ranges: int) -> Tensor:
     """Every `ranges`-th epsilon of a schedule, from `index` on.
 
-    Each range thus has low and high epsilons: a lost node takes no end of the schedule along.
+    Each range has low and high epsilons, so a lost node does not remove one end of the schedule.
     """
     return epsilons[index::ranges]
 
