@@ -17,6 +17,7 @@ from lookfurther.exploration import EXPLORATIONS, Exploration, initial_epsilons
 from lookfurther.losses import value_of_action
 from lookfurther.networks.dueling import network_value_transform
 from lookfurther.priorities import PRIORITY_FUNCTIONS, initial_td_error
+from lookfurther.system.pinned_memory import copy_array, make_pinned_buffer
 from lookfurther.transforms import REWARD_TRANSFORMS
 from lookfurther.types import END, FIRST, TERMINAL, TRUNCATED, Chunk, Spec, Step
 
@@ -54,7 +55,7 @@ class Actor:
         # While an episode continues, copy only the newest plane of a stack to the GPU.
         self.copies_newest_plane = self.x.is_cuda and spec.stack > 1
         loaded = ("x", "plane", "reward", "mark")
-        self._pinned = {name: _pinned_buffer(getattr(self, name)) for name in loaded}
+        self._pinned = {name: make_pinned_buffer(getattr(self, name)) for name in loaded}
 
     def _allocate_slots(self) -> None:
         """Tensors of the step loaded last, of the open slot and of the closed slot."""
@@ -108,7 +109,7 @@ class Actor:
             {"x": step.observation} if whole_stacks else {"plane": step.observation[:, -planes:]}
         )
         for name, new in (observed | {"reward": step.reward, "mark": mark}).items():
-            _copy_array(getattr(self, name), self._pinned[name], new)
+            copy_array(getattr(self, name), self._pinned[name], new)
         if not whole_stacks:
             self.x.copy_(torch.cat([self.x[:, planes:], self.plane], 1))
 
@@ -186,17 +187,3 @@ class Actor:
             own.copy_(state[name])
         self.episode_length = state["length"].numpy().copy()
         self.generator.set_state(state["generator"].cpu())
-
-
-def _copy_array(target: Tensor, pinned: Tensor | None, new: np.ndarray) -> None:
-    """Copy an array to the device; only a copy from page-locked memory is asynchronous."""
-    if pinned is None:
-        target.copy_(torch.from_numpy(new))
-    else:
-        np.copyto(pinned.numpy(), new)  # uses one thread
-        target.copy_(pinned, non_blocking=True)
-
-
-def _pinned_buffer(tensor: Tensor) -> Tensor | None:
-    """Page-locked host memory of the same shape, for a tensor on a GPU."""
-    return torch.empty_like(tensor, device="cpu", pin_memory=True) if tensor.is_cuda else None

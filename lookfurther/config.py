@@ -65,6 +65,10 @@ class ActorConfig:
     """duration of a random action: one step, or n steps with probability proportional to n^-2"""
     weight_sync_period: int = 10
     """steps of a lane between copies of the learner's weights"""
+    jump_start_share: float = 0.0
+    """share of Atari lanes that begin each episode with a random part of a demonstration"""
+    jump_start_length: int = 600
+    """steps of the agent after that part, then the episode is truncated"""
     stagger_steps: int = 0
     """truncate each lane's first episode at a random one of these steps; 0: lanes start together"""
 

@@ -142,6 +142,15 @@ def _demonstration_rules(config: Config) -> list[tuple[bool, str]]:
             f" set learner.agent_items {config.batch_size} and learner.expert_items 0",
         ),
         (
+            config.actor.jump_start_share == 0 or len(config.demos) > 0,
+            "actor.jump_start_share needs demonstrations: add --demos NAME",
+        ),
+        (
+            config.actor.jump_start_share == 0 or config.environment.sticky_prob == 0,
+            "actor.jump_start_share plays a demonstration again, which sticky actions prevent:"
+            " set environment.sticky_prob 0",
+        ),
+        (
             learner.pretraining_updates == 0 or (config.uses_demos and mode != "spike"),
             "learner.pretraining_updates needs an expert replay: use --demos with"
             " learner.demonstrations fixed, annealed or priority, or set it to 0",

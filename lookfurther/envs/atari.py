@@ -43,12 +43,15 @@ class AtariEnvs:
         self._ended = np.zeros(lanes, bool)
         self._truncated = np.zeros(lanes, bool)  # by `truncate`, not by the emulator
         self.lanes = lanes
+        # Emulator frames of each episode, with the no-op frames of its start [m].
+        self.episode_frames = np.zeros(lanes, np.int32)
         actions = int(self._vector_env.single_action_space.n)  # type: ignore[attr-defined]
         plane = (1, SCREEN_SIZE, SCREEN_SIZE)
         self.spec = Spec(env_spec.id, plane, frame_stack, "uint8", actions, 255.0)
 
     def reset(self) -> Step:
-        observation, _ = self._vector_env.reset(seed=self._seeds)
+        observation, info = self._vector_env.reset(seed=self._seeds)
+        self.episode_frames = info["episode_frame_number"]
         self._seeds = None  # a second reset begins other episodes
         self._ended, self._truncated = np.zeros((2, self.lanes), bool)
         no_lanes = np.zeros(self.lanes, bool)
@@ -60,12 +63,13 @@ class AtariEnvs:
 
     def recv(self) -> Step:
         # ale-py returns new arrays every time: no copy is needed.
-        observation, reward, terminal, truncated, _ = self._vector_env.recv()
+        observation, reward, terminal, truncated, info = self._vector_env.recv()
         if self._truncated.any():
-            observation, _ = self._vector_env.reset(options={"reset_mask": self._truncated})
+            observation, info = self._vector_env.reset(options={"reset_mask": self._truncated})
             reward = np.where(self._truncated, 0, reward)
             terminal, truncated = terminal & ~self._truncated, truncated & ~self._truncated
             self._truncated = np.zeros(self.lanes, bool)
+        self.episode_frames = info["episode_frame_number"]
         first, self._ended = self._ended, terminal | truncated
         dropped = np.zeros(self.lanes, bool)
         reward = reward.astype(np.float32)

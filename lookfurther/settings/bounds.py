@@ -39,6 +39,8 @@ BOUNDS: dict[str, Bound] = {
     "actor.lanes": AT_LEAST_ONE,
     "actor.weight_sync_period": AT_LEAST_ONE,
     "actor.stagger_steps": NON_NEGATIVE,
+    "actor.jump_start_share": BELOW_ONE,
+    "actor.jump_start_length": AT_LEAST_ONE,
     "actor.epsilon_end": PROBABILITY,
     "actor.epsilon_steps": AT_LEAST_ONE,
     "replay.horizons": Bound(lambda v: min(v, default=0) >= 1, "lengths of 1 or more"),

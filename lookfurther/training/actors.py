@@ -97,6 +97,15 @@ class ActorGroup:
             torch.cuda.current_stream().wait_stream(self.stream)
         return self.actor.closed_chunk()
 
+    @property
+    def is_counted(self) -> np.ndarray:
+        """[m] bool: the lanes whose returns are the agent's own."""
+        return np.ones(self.envs.lanes, bool)
+
+    def collect_metrics(self) -> dict[str, float]:
+        """Metrics of this group alone."""
+        return {}
+
     def get_envs_state(self) -> dict[str, np.ndarray]:
         """The state that continues the episodes in progress; empty if that is not possible."""
         if self.is_stepping:
@@ -138,7 +147,8 @@ class ActorPool:
             weights, [group.stream for group in self.groups if group.is_cuda]
         )
         self.lanes = sum(len(group.actor.lanes) for group in self.groups)
-        self.episode_stats = EpisodeStats(self.lanes)
+        self.is_counted = np.concatenate([group.is_counted for group in self.groups])
+        self.episode_stats = EpisodeStats(self.lanes, is_counted=self.is_counted)
         self.acting_group = 0  # the index of the group that acts next
         self.has_started = False
 
@@ -201,13 +211,17 @@ class ActorPool:
         return [line for group in self.groups for line in group.envs.replacements]
 
     def collect_metrics(self) -> dict[str, float]:
-        """No metrics of its own: actors of this process are always there."""
-        return {}
+        """Means of the groups' metrics."""
+        rows = [row for group in self.groups if (row := group.collect_metrics())]
+        return (
+            {name: float(np.mean([row[name] for row in rows])) for name in rows[0]} if rows else {}
+        )
 
     def low_epsilon_lanes(self) -> np.ndarray:
-        """The least exploring quarter of the lanes."""
+        """The least exploring quarter of the lanes that are counted."""
         epsilon = torch.cat([group.actor.epsilon for group in self.groups])
         order = torch.argsort(epsilon, stable=True).cpu().numpy()
+        order = order[self.is_counted[order]]
         return order[: max(1, len(order) // 4)]
 
     def state(self) -> dict[str, dict[str, Tensor]]:

@@ -17,6 +17,7 @@ from lookfurther.config import Config
 from lookfurther.demos.episode import Episode, best_episode_index, episodes_to_chunk
 from lookfurther.demos.imitation import limit_imitation
 from lookfurther.envs import Envs, make_envs
+from lookfurther.envs.atari import AtariEnvs
 from lookfurther.errors import ConfigError
 from lookfurther.learner import Learner
 from lookfurther.master_weights import MasterWeights
@@ -29,6 +30,12 @@ from lookfurther.returns import discounted_returns
 from lookfurther.system.processes import count_cores
 from lookfurther.training.actors import ActorGroup, ActorPool
 from lookfurther.training.hardware import Hardware
+from lookfurther.training.jump_start import (
+    JumpStartGroup,
+    JumpStarts,
+    find_demo_starts,
+    jump_start_lanes,
+)
 from lookfurther.transforms import REWARD_TRANSFORMS
 from lookfurther.types import BEST, Chunk, Spec
 
@@ -39,6 +46,7 @@ RANDOM_STREAMS: dict[str, Any] = {
     "replay": 2,
     "stagger": 4,
     "cluster": 5,
+    "jump_start": 6,
 }
 # By the setting `learner.demonstrations`.
 MIXTURES: dict[str, type[ReplayMixture]] = {
@@ -92,7 +100,9 @@ def build_learner(config: Config, network: nn.Module, hardware: Hardware) -> Lea
     )
 
 
-def build_actor_pool(config: Config, envs: Sequence[Envs], learner: Learner) -> ActorPool:
+def build_actor_pool(
+    config: Config, envs: Sequence[Envs], learner: Learner, episodes: Sequence[Episode] = ()
+) -> ActorPool:
     """The actors, in groups of lanes that share one copy of the weights."""
     network, precision = copy.deepcopy(learner.online_network), learner.online_weights.precision
     weights = MasterWeights(network, precision, learner.objective.passes.actor_q_function)
@@ -100,9 +110,33 @@ def build_actor_pool(config: Config, envs: Sequence[Envs], learner: Learner) -> 
     for group_envs in envs:
         lanes = range(first, first + group_envs.lanes)
         actor = Actor(weights, group_envs.spec, config, lanes)
-        groups.append(ActorGroup(group_envs, actor, draw_first_truncations(config, lanes)))
+        groups.append(_build_group(config, group_envs, actor, episodes))
         first = lanes.stop
     return ActorPool(groups, weights)
+
+
+def _build_group(
+    config: Config, envs: Envs, actor: Actor, episodes: Sequence[Episode]
+) -> ActorGroup:
+    truncations = draw_first_truncations(config, actor.lanes)
+    if not config.actor.jump_start_share:
+        return ActorGroup(envs, actor, truncations)
+    if not isinstance(envs, AtariEnvs):
+        raise ConfigError(f"actor.jump_start_share is for Atari games only, not {config.env}")
+    jumps = build_jump_starts(config, episodes, actor.lanes)
+    return JumpStartGroup(envs, actor, truncations, jumps)
+
+
+def build_jump_starts(config: Config, episodes: Sequence[Episode], lanes: range) -> JumpStarts:
+    """The jump starts of a group of lanes."""
+    rng = np.random.default_rng((config.run.seed, RANDOM_STREAMS["jump_start"], lanes.start))
+    is_jumping = jump_start_lanes(config.actor.lanes, config.actor.jump_start_share)
+    return JumpStarts(
+        find_demo_starts(config.environment, episodes),
+        is_jumping[lanes.start : lanes.stop],
+        config.actor.jump_start_length,
+        rng,
+    )
 
 
 def draw_first_truncations(config: Config, lanes: range) -> np.ndarray:

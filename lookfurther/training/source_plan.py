@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import NamedTuple
 
 from lookfurther.config import Config
+from lookfurther.demos.episode import Episode
 from lookfurther.envs import Envs
 from lookfurther.learner import Learner
 from lookfurther.training.build import build_actor_pool, build_training_envs
@@ -19,7 +20,7 @@ class SourcePlan(NamedTuple):
     """The environment's Spec, and how to build the source of chunks."""
 
     spec: Spec
-    build_source: Callable[[Learner], ChunkSource]
+    build_source: Callable[[Learner, Sequence[Episode]], ChunkSource]
     is_learning_concurrent: bool  # the learner learns while environments step
     message: str = ""  # printed at the start
 
@@ -33,7 +34,7 @@ def open_local_plan(
         groups = build_training_envs(build_group, config.actor.lanes, hardware.lane_groups)
         envs = [stack.enter_context(closing(group)) for group in groups]
 
-        def build_source(learner: Learner) -> ChunkSource:
-            return build_actor_pool(config, envs, learner)
+        def build_source(learner: Learner, episodes: Sequence[Episode]) -> ChunkSource:
+            return build_actor_pool(config, envs, learner, episodes)
 
         yield SourcePlan(envs[0].spec, build_source, hardware.is_learning_concurrent)

@@ -90,7 +90,7 @@ def train(
             progress.print_message(f"network of {count_parameters(online):,} parameters")
             learner = build_learner(config, online, hardware)
             mixture = build_mixture(config, plan.spec, demos, replay_device, hardware.is_compiled)
-            source, concurrent = plan.build_source(learner), plan.is_learning_concurrent
+            source, concurrent = plan.build_source(learner, demos), plan.is_learning_concurrent
             loop = TrainingLoop(config, source, mixture, learner, concurrent)
             run = _build_run(loop, run_dir, env, callbacks, progress)
             _load_initial_state(run, init, resume)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 
@@ -13,8 +13,9 @@ import gymnasium
 import ray
 
 from lookfurther.config import Config
+from lookfurther.demos.episode import Episode
 from lookfurther.envs import get_spec
-from lookfurther.errors import ClusterFault
+from lookfurther.errors import ClusterFault, ConfigError
 from lookfurther.learner import Learner
 from lookfurther.system.processes import PACKAGE_FOLDER, count_cores, subprocess_environment
 from lookfurther.training.cluster.options import LOCAL_ADDRESS, ClusterOptions
@@ -31,11 +32,13 @@ def open_cluster_plan(
     options: ClusterOptions, env: str | Callable[[], gymnasium.Env], config: Config
 ) -> Iterator[SourcePlan]:
     """The plan of a run whose actors are on a cluster; the actors end with the context."""
+    if config.actor.jump_start_share:
+        raise ConfigError("actor.jump_start_share needs actors on this machine: drop --cluster")
     spec = get_spec(env, config.environment)
     with connect_cluster(options.address), contextlib.ExitStack() as stack:
         ranges = min(config.actor.lanes, options.actors or count_free_cores())
 
-        def build_source(learner: Learner) -> ClusterSource:
+        def build_source(learner: Learner, _: Sequence[Episode]) -> ClusterSource:
             network = deepcopy(learner.online_network).cpu()
             setup = ActorSetup(config, env, network, ranges)
             source = ClusterSource(setup, RayBackend(setup), options, learner.online_weights)

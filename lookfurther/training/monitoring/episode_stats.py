@@ -22,9 +22,13 @@ class FinishedEpisode(NamedTuple):
 
 
 class EpisodeStats:
-    """Returns and lengths of the recent episodes of m lanes, without dropped ones."""
+    """Returns and lengths of the recent episodes of m lanes, without dropped ones.
 
-    def __init__(self, lanes: int, keep: int = 100) -> None:
+    Only lanes in `is_counted` [m] bool have statistics; None means all.
+    """
+
+    def __init__(self, lanes: int, keep: int = 100, is_counted: np.ndarray | None = None) -> None:
+        self._is_counted = np.ones(lanes, bool) if is_counted is None else is_counted
         self._returns_in_progress = np.zeros(lanes)
         self._lengths_in_progress = np.zeros(lanes, np.int64)
         self._recent_episodes: deque[FinishedEpisode] = deque(maxlen=keep)
@@ -37,14 +41,15 @@ class EpisodeStats:
         """Add one environment step of each of `lanes`."""
         returns = self._returns_in_progress[lanes.start : lanes.stop]
         lengths = self._lengths_in_progress[lanes.start : lanes.stop]
-        returns += step.reward
+        is_counted = self._is_counted[lanes.start : lanes.stop]
+        returns += np.where(is_counted, step.reward, 0)
         lengths += 1
         returns[step.first] = 0.0
         lengths[step.first] = 0
         self.dropped_count += int(step.dropped.sum())
         self.newly_finished = [
             FinishedEpisode(float(returns[i]), int(lengths[i]), lanes.start + int(i))
-            for i in np.flatnonzero(step.terminal | step.truncated)
+            for i in np.flatnonzero((step.terminal | step.truncated) & is_counted)
         ]
         for episode in self.newly_finished:
             self._recent_episodes.append(episode)
@@ -80,7 +85,7 @@ class EpisodeStats:
     @property
     def best_return_in_progress(self) -> float:
         """The highest return so far of an episode in progress."""
-        return float(self._returns_in_progress.max())
+        return float(self._returns_in_progress[self._is_counted].max())
 
     def mean_length(self) -> float:
         """Mean length of the recent episodes in agent steps; NaN if there are none."""

@@ -1,0 +1,201 @@
+"""Jump starts: some lanes begin with a part of a demonstration, then the agent takes over.
+
+The agent so meets every part of the demonstrated game from the first minute on, not only what it
+reaches by itself (Salimans & Chen 2018; Uchendu et al. 2022). Not in the paper, and off by default.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from lookfurther.actor import Actor
+from lookfurther.config import EnvConfig
+from lookfurther.demos.episode import Episode
+from lookfurther.demos.playback import frames_by_step
+from lookfurther.envs.atari import AtariEnvs
+from lookfurther.errors import ConfigError
+from lookfurther.exploration import Exploration
+from lookfurther.system.pinned_memory import copy_array, make_pinned_buffer
+from lookfurther.training.actors import ActorGroup
+from lookfurther.types import Step
+
+RECENT_EPISODES = 100  # of which the gains are averaged
+
+
+class DemoStart(NamedTuple):
+    """What a demonstration does after a start of the game."""
+
+    actions: np.ndarray  # [T] int64
+    rewards: np.ndarray  # [T]
+
+
+def jump_start_lanes(lanes: int, share: float) -> np.ndarray:
+    """[lanes] bool: the given share of the lanes, spread evenly over all epsilons."""
+    counts = np.floor(np.arange(lanes + 1) * share + 1e-9)
+    return np.diff(counts) > 0
+
+
+def demo_from_start(episode: Episode, noop_frames: int, action_repeat: int) -> DemoStart | None:
+    """The rest of an Atari episode after no-op frames from power-on; None if it has another start.
+
+    An agent can play it if nobody wrote RAM and every later step holds one action.
+    """
+    log = episode.input_log
+    if log is None or len(log.ram_writes) or log.frame_actions[:noop_frames].any():
+        return None
+    if (noop_frames - log.phase) % action_repeat:
+        return None
+    first_step = -(-noop_frames // action_repeat)
+    rows = frames_by_step(log.frame_actions, action_repeat, log.phase)[first_step:]
+    if (rows[:-1] != rows[:-1, :1]).any():
+        return None
+    return DemoStart(episode.actions[first_step:], episode.rewards[first_step:])
+
+
+class JumpStarts:
+    """The part of a demonstration that each lane plays before the agent takes over.
+
+    A new episode of one of `is_jumping` [m] bool draws the moment uniformly from the steps of the
+    best demonstration with that start. It is truncated `length` steps after that moment.
+    """
+
+    def __init__(
+        self,
+        demo_starts: dict[int, DemoStart],
+        is_jumping: np.ndarray,
+        length: int,
+        rng: np.random.Generator,
+    ) -> None:
+        self.demo_starts, self.is_jumping = demo_starts, is_jumping
+        self.length, self.rng = length, rng
+        m = len(is_jumping)
+        self.demos: list[DemoStart | None] = [None] * m
+        self.elapsed = np.zeros(m, np.int64)  # steps of the episode in progress
+        self.handovers = np.zeros(m, np.int64)  # the step at which the agent takes over
+        self.gains = np.zeros(m)  # rewards since then
+        self.recent_gains: deque[tuple[float, float]] = deque(maxlen=RECENT_EPISODES)
+
+    def forced_actions(self) -> np.ndarray:
+        """[m] int64: the demonstration's next action; -1 where the agent acts."""
+        forced = np.full(len(self.demos), -1, np.int64)
+        for i in np.flatnonzero(self.elapsed < self.handovers):
+            demo = self.demos[i]
+            assert demo is not None
+            forced[i] = demo.actions[self.elapsed[i]]
+        return forced
+
+    def add_step(self, step: Step, noop_frames: np.ndarray) -> np.ndarray:
+        """Follow the lanes by one step; returns the lengths of episodes that just began, else 0."""
+        self.gains += np.where(self.elapsed >= self.handovers, step.reward, 0)
+        self.elapsed += 1
+        for i in np.flatnonzero((step.terminal | step.truncated) & self.is_jumping).tolist():
+            self._record_gain(i)
+        lengths = np.zeros(len(self.demos), np.int64)
+        for i in np.flatnonzero(step.first).tolist():
+            self._begin_episode(i, self.demo_starts.get(int(noop_frames[i])))
+            lengths[i] = self.handovers[i] + self.length if self.demos[i] else 0
+        return lengths
+
+    def _begin_episode(self, i: int, demo: DemoStart | None) -> None:
+        self.elapsed[i], self.gains[i] = 0, 0.0
+        self.demos[i] = demo if self.is_jumping[i] else None
+        steps = len(demo.actions) if demo and self.is_jumping[i] else 0
+        self.handovers[i] = self.rng.integers(steps) if steps else 0
+
+    def _record_gain(self, i: int) -> None:
+        """Store the agent's gain and the demonstration's in the same number of steps."""
+        demo, handover = self.demos[i], self.handovers[i]
+        if demo is not None and self.elapsed[i] > handover:
+            shown = demo.rewards[handover : handover + self.length].sum()
+            self.recent_gains.append((float(self.gains[i]), float(shown)))
+
+    def mean_gains(self) -> dict[str, float]:
+        """Mean gain after the handover in recent episodes: the agent's and the demonstration's."""
+        if not self.recent_gains:
+            return {}
+        agent, demo = np.mean(self.recent_gains, axis=0)
+        return {"jump_start_gain": float(agent), "jump_start_demo_gain": float(demo)}
+
+
+class ForcedActions:
+    """Another exploration, except where an action of 0 or more is given from outside."""
+
+    def __init__(self, inner: Exploration, lanes: int, device: torch.device) -> None:
+        self.inner = inner
+        self.forced_action = torch.full((lanes,), -1, dtype=torch.int64, device=device)
+        self._pinned = make_pinned_buffer(self.forced_action)
+
+    def load(self, actions: np.ndarray) -> None:
+        """Set the actions [m] of the next step; -1 where the inner exploration selects."""
+        copy_array(self.forced_action, self._pinned, actions)
+
+    def select_actions(
+        self, q: Tensor, epsilon: Tensor, first: Tensor, generator: Generator
+    ) -> Tensor:
+        selected = self.inner.select_actions(q, epsilon, first, generator)
+        return torch.where(self.forced_action >= 0, self.forced_action, selected)
+
+    def state(self) -> dict[str, Tensor]:
+        return self.inner.state()
+
+
+class JumpStartGroup(ActorGroup):
+    """An `ActorGroup` in which some lanes jump."""
+
+    envs: AtariEnvs
+
+    def __init__(
+        self, envs: AtariEnvs, actor: Actor, first_truncations: np.ndarray, jumps: JumpStarts
+    ) -> None:
+        self.jumps = jumps
+        self.forced_actions = ForcedActions(actor.exploration, len(actor.lanes), actor.device)
+        actor.exploration = self.forced_actions
+        super().__init__(envs, actor, first_truncations)
+        self._begin_episodes(self.last_step)
+
+    @property
+    def is_counted(self) -> np.ndarray:
+        return ~self.jumps.is_jumping
+
+    def collect_metrics(self) -> dict[str, float]:
+        return self.jumps.mean_gains()
+
+    def resume_episodes(self, step: Step, is_continued: np.ndarray) -> None:
+        super().resume_episodes(step, is_continued)
+        self._begin_episodes(step)
+
+    def start_step(self) -> None:
+        with self.on_actor_stream():
+            self.forced_actions.load(self.jumps.forced_actions())
+        super().start_step()
+
+    def _apply_truncations(self, step: Step) -> Step:
+        step = super()._apply_truncations(step)
+        self._begin_episodes(step)
+        return step
+
+    def _begin_episodes(self, step: Step) -> None:
+        lengths = self.jumps.add_step(step, self.envs.episode_frames)
+        self.steps_to_truncation = np.where(lengths > 0, lengths, self.steps_to_truncation)
+
+
+def find_demo_starts(env_config: EnvConfig, episodes: Sequence[Episode]) -> dict[int, DemoStart]:
+    """By the no-op frames of a start, the best demonstration that an agent can play from there."""
+    by_score = sorted(episodes, key=lambda episode: episode.score, reverse=True)
+    starts = {}
+    for noop_frames in range(env_config.noop_max + 1):
+        found = (demo_from_start(e, noop_frames, env_config.action_repeat) for e in by_score)
+        if demo := next((d for d in found if d is not None and len(d.actions)), None):
+            starts[noop_frames] = demo
+    if not starts:
+        raise ConfigError(
+            "actor.jump_start_share needs a demonstration that an agent can play from a no-op"
+            " start: make one with lookfurther demos align SET --starts"
+        )
+    return starts

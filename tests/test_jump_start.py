@@ -1,0 +1,229 @@
+"""Jump starts: lanes that begin with a part of a demonstration."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace as replace_fields
+
+import numpy as np
+import pytest
+import torch
+
+from lookfurther.actor import Actor
+from lookfurther.config import Config, EnvConfig, replace
+from lookfurther.demos.align import verified_episode
+from lookfurther.demos.episode import Episode, InputLog
+from lookfurther.envs import make_envs
+from lookfurther.envs.atari import AtariEnvs
+from lookfurther.errors import ConfigError
+from lookfurther.master_weights import MasterWeights
+from lookfurther.networks.dueling import make_network_builder
+from lookfurther.presets import preset
+from lookfurther.training.actors import ActorPool
+from lookfurther.training.build import build_jump_starts
+from lookfurther.training.jump_start import (
+    DemoStart,
+    JumpStartGroup,
+    JumpStarts,
+    demo_from_start,
+    find_demo_starts,
+    jump_start_lanes,
+)
+from lookfurther.types import Step
+from lookfurther.validation import validate
+
+LANES, LENGTH = 4, 7
+
+
+def episode_of(frames: list[int], phase: int = 0, **log: object) -> Episode:
+    """An episode with an input log of these frames; steps are numbered by their rewards."""
+    steps = 1 + -(-(len(frames) - (phase or 4)) // 4)
+    actions = np.array([frames[max(0, (phase or 4) - 4 + 4 * i)] for i in range(steps)])
+    input_log = InputLog(np.array(frames, np.uint8), phase=phase, **log)  # type: ignore[arg-type]
+    planes = np.zeros((steps + 1, 1, 84, 84), np.uint8)
+    return Episode(planes, actions, np.arange(steps, dtype=np.float32), True, input_log=input_log)
+
+
+def make_step(m: int, **fields: object) -> Step:
+    zeros = np.zeros(m, bool)
+    step = Step(np.zeros((m, 1)), np.zeros(m, np.float32), zeros, zeros, zeros, zeros)
+    return step._replace(**fields)
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [
+        (0.0, [0, 0, 0, 0, 0, 0, 0, 0]),
+        (0.25, [0, 0, 0, 1, 0, 0, 0, 1]),
+        (0.5, [0, 1, 0, 1, 0, 1, 0, 1]),
+        (0.75, [0, 1, 1, 1, 0, 1, 1, 1]),
+    ],
+)
+def test_jumping_lanes_are_spread_evenly(share: float, expected: list[int]) -> None:
+    assert jump_start_lanes(8, share).astype(int).tolist() == expected
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.7, 0.99])
+@pytest.mark.parametrize("lanes", [1, 3, 10, 128])
+def test_share_of_lanes_is_rounded_down_and_never_all(lanes: int, share: float) -> None:
+    assert jump_start_lanes(lanes, share).sum() == int(lanes * share + 1e-9) < lanes
+
+
+def test_demo_after_no_op_frames_by_hand() -> None:
+    """Steps of phase 0: frames 0-3, 4-7 are no-ops; then action 3, then action 5."""
+    episode = episode_of([0] * 8 + [3] * 4 + [5] * 4)
+    for noop_frames, actions in ((0, [0, 0, 3, 5]), (4, [0, 3, 5]), (8, [3, 5])):
+        demo = demo_from_start(episode, noop_frames, 4)
+        assert demo is not None
+        assert demo.actions.tolist() == actions
+        assert demo.rewards.tolist() == list(range(4 - len(actions), 4))
+
+
+def test_demo_of_another_phase_by_hand() -> None:
+    """A first step of two frames: starts 2 and 6 are steps of this game, 0 and 4 are not."""
+    episode = episode_of([0] * 6 + [3] * 4 + [5] * 4, phase=2)
+    assert demo_from_start(episode, 0, 4) is None
+    assert demo_from_start(episode, 4, 4) is None
+    for noop_frames, actions in ((2, [0, 3, 5]), (6, [3, 5])):
+        demo = demo_from_start(episode, noop_frames, 4)
+        assert demo is not None
+        assert demo.actions.tolist() == actions
+
+
+def test_demo_that_no_agent_can_play_is_refused() -> None:
+    frames = [0] * 8 + [3] * 4 + [5] * 4
+    assert demo_from_start(episode_of(frames), 12, 4) is None  # frame 8 is no no-op
+    writes = np.array([[1, 2, 3]], np.int32)
+    assert demo_from_start(episode_of(frames, ram_writes=writes), 0, 4) is None
+    assert demo_from_start(episode_of([0] * 8 + [3, 3, 4, 3] + [5] * 4), 0, 4) is None
+    without_log = replace_fields(episode_of(frames), input_log=None)
+    assert demo_from_start(without_log, 0, 4) is None
+
+
+def test_short_last_step_can_be_played() -> None:
+    demo = demo_from_start(episode_of([0] * 4 + [3] * 4 + [5] * 2), 0, 4)
+    assert demo is not None
+    assert demo.actions.tolist() == [0, 3, 5]
+
+
+def test_best_demonstration_of_each_start_is_taken() -> None:
+    worse, better = episode_of([0] * 4 + [3] * 4), episode_of([0] * 4 + [5] * 12)
+    other = episode_of([0] * 6 + [7] * 4, phase=2)
+    starts = find_demo_starts(EnvConfig(noop_max=6), [worse, better, other])
+    assert {k: demo.actions.tolist() for k, demo in starts.items()} == {
+        0: [0, 5, 5, 5],
+        2: [0, 7],
+        4: [5, 5, 5],
+        6: [7],
+    }
+
+
+def test_demonstrations_without_a_start_are_an_error() -> None:
+    with pytest.raises(ConfigError, match="demos align SET --starts"):
+        find_demo_starts(EnvConfig(noop_max=0), [episode_of([1] * 8, phase=2)])
+
+
+def test_gain_is_counted_after_the_handover_only() -> None:
+    """Six demonstrated steps with rewards 0 ... 5; the agent takes over and acts for two steps."""
+    demo = DemoStart(np.arange(10, 16), np.arange(6.0))
+    jumps = JumpStarts({0: demo}, np.array([True, False]), 2, np.random.default_rng(0))
+    no_frames, first = np.zeros(2, int), make_step(2, first=np.ones(2, bool))
+    lengths = jumps.add_step(first, no_frames)
+    handover = int(jumps.handovers[0])
+    assert lengths.tolist() == [handover + 2, 0]
+    for i in range(handover):
+        assert jumps.forced_actions().tolist() == [10 + i, -1]
+        jumps.add_step(make_step(2, reward=np.full(2, 100.0)), no_frames)
+    assert jumps.mean_gains() == {}
+    assert jumps.forced_actions().tolist() == [-1, -1]
+    jumps.add_step(make_step(2, reward=np.array([7.0, 7.0])), no_frames)
+    jumps.add_step(make_step(2, reward=np.array([4.0, 4.0]), truncated=np.ones(2, bool)), no_frames)
+    expected = sum(range(6)[handover : handover + 2])
+    assert jumps.mean_gains() == {"jump_start_gain": 11.0, "jump_start_demo_gain": expected}
+
+
+def test_handovers_cover_the_demonstration_uniformly() -> None:
+    """Chi-square of 4,000 draws over 8 steps, 7 degrees, 0.999."""
+    demo = DemoStart(np.zeros(8, np.int64), np.zeros(8))
+    jumps = JumpStarts({0: demo}, np.ones(4000, bool), 2, np.random.default_rng(0))
+    jumps.add_step(make_step(4000, first=np.ones(4000, bool)), np.zeros(4000, int))
+    counts = np.bincount(jumps.handovers, minlength=8)
+    assert len(counts) == 8
+    assert ((counts - 500) ** 2 / 500).sum() < 24.3
+
+
+def jump_config(**overrides: object) -> Config:
+    settings = {
+        "env": "ALE/Pong-v5",
+        "demos": ("pong",),
+        "actor__lanes": LANES,
+        "actor__jump_start_share": 0.5,
+        "actor__jump_start_length": LENGTH,
+        "network__convolutions": (2, 2, 2),
+        "network__hidden": (4,),
+    }
+    return replace(preset("apex-dqfd", "small"), **(settings | overrides))
+
+
+def phase_episodes(steps: int) -> list[Episode]:
+    """A game of random actions for each phase, after no-op frames for every start."""
+    rng = np.random.default_rng(0)
+    episodes = []
+    for phase in range(4):
+        frames = np.concatenate([np.zeros(phase + 32), np.repeat(rng.integers(0, 18, steps), 4)])
+        log = InputLog(frames.astype(np.uint8), phase=phase)
+        episodes.append(verified_episode(log, "ALE/Pong-v5", 4))
+    return episodes
+
+
+def test_jumping_lanes_show_the_demonstration_and_others_do_not() -> None:
+    """Observations and stored actions are the demonstration's until the handover."""
+    pytest.importorskip("ale_py")
+    config, episodes = jump_config(), phase_episodes(20)
+    jumps = build_jump_starts(config, episodes, range(LANES))
+    starts = set()
+    with closing(make_envs(config.env, config.environment, LANES, 3, 1)) as envs:
+        assert isinstance(envs, AtariEnvs)
+        weights = MasterWeights(make_network_builder(config.network)(envs.spec), torch.float32)
+        actor = Actor(weights, envs.spec, config, range(LANES))
+        group = JumpStartGroup(envs, actor, np.zeros(LANES, np.int64), jumps)
+        pool = ActorPool([group], weights)
+        for _ in range(150):
+            noop_frames = envs.episode_frames.copy()
+            for i in np.flatnonzero(group.last_step.first & jumps.is_jumping):
+                starts.add(int(noop_frames[i]))
+                assert jumps.demos[i] is not None
+            forced, elapsed = jumps.forced_actions(), jumps.elapsed.copy()
+            before = [jumps.demos[i] for i in range(LANES)]
+            group.start_step()
+            chunk = group.collect_chunk()
+            pool.episode_stats.add_step(group.last_step, range(LANES))
+            played = np.asarray(chunk.action)[0]
+            assert (played == forced)[forced >= 0].all()
+            for i in np.flatnonzero(forced >= 0):
+                demo = before[i]
+                assert demo is not None
+                shown = next(e for e in episodes if np.shares_memory(e.actions, demo.actions))
+                at = len(shown.actions) - len(demo.actions) + int(elapsed[i]) + 1
+                assert np.array_equal(group.last_step.observation[i, -1], shown.planes[at, 0])
+                assert group.last_step.reward[i] == shown.rewards[at - 1]
+            limit = jumps.handovers + LENGTH
+            due = jumps.is_jumping & (jumps.elapsed == limit)
+            assert np.array_equal(group.last_step.truncated, due)
+    assert (~jumps.is_jumping).any()
+    assert len(starts) > 4  # several no-op starts were seen
+    assert pool.episode_stats.episode_count == 0  # lanes that jump are not counted
+    assert np.array_equal(pool.low_epsilon_lanes(), [0])
+    assert "jump_start_gain" in pool.collect_metrics()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"demos": (), "learner__expert_items": 0}, "jump_start_share needs demonstrations"),
+        ({"environment__sticky_prob": 0.25}, "which sticky actions prevent"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(overrides: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        validate(jump_config(**overrides))
