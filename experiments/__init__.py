@@ -1,0 +1,1 @@
+"""The experiments of docs/experiments.md: tasks, demonstrations, suites and their results."""
