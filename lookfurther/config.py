@@ -151,6 +151,8 @@ class LearnerConfig:
     """discount factor of one agent step"""
     margin: float = math.sqrt(0.999)
     """lambda of the imitation loss"""
+    margin_scale: float = 0.0
+    """lambda is at least this times the absolute value of the demonstrated action; 0: the paper"""
     td_loss: Literal["huber", "squared"] = "huber"
     """loss of a TD error: Huber, or half its square"""
     double_q: bool = True

@@ -97,7 +97,15 @@ def tc_loss(q_next_a: Tensor, target_q_next_a: Tensor, alive: Tensor) -> Tensor:
     return huber(q_next_a - target_q_next_a.detach()) * alive
 
 
-def im_loss(q: Tensor, a: Tensor, e: Tensor, margin: float) -> Tensor:
+def imitation_margin(q: Tensor, a: Tensor, margin: float, scale: float) -> Tensor:
+    """lambda of each item [B, 1]: max(margin, scale |f(x, a)|), a constant; the paper's scale is 0.
+
+    The network's errors grow with its values. Where values are 500, a margin of 1 is within them.
+    """
+    return (scale * value_of_action(q.detach(), a).abs()).clamp(min=margin).unsqueeze(-1)
+
+
+def im_loss(q: Tensor, a: Tensor, e: Tensor, margin: Tensor | float) -> Tensor:
     """L_IM per item: e (max_b [f(x, b) + lambda 1{b != a}] - f(x, a)) (Eq. 2, Sec. 3.4)."""
     with_margin = torch.where(action_mask(q, a), q, q + margin)
     return e * (value_of_action(with_margin, with_margin.argmax(-1)) - value_of_action(q, a))

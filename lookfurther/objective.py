@@ -14,6 +14,7 @@ from lookfurther.losses import (
     NEXT_ACTIONS,
     TD_LOSSES,
     im_loss,
+    imitation_margin,
     raise_to_floor,
     tc_loss,
     td_loss,
@@ -134,7 +135,8 @@ class Objective:
         # The floor bounds the value of the recorded action; other actions keep their own anchor.
         anchor = torch.where(a_next == a_recorded, bootstrap, q_next_target)
         tc = tc_loss(value_of_action(q_next, a_next), anchor, alive=(discount > 0).float())
-        im = im_loss(q, a, e, self.config.margin)
+        margin = imitation_margin(q, a, self.config.margin, self.config.margin_scale)
+        im = im_loss(q, a, e, margin)
         return td, tc, im, value_of_action(q, a) - target
 
     def begin_update(self, network: nn.Module, prepared: PreparedBatch) -> None:

@@ -12,6 +12,7 @@ from lookfurther.errors import ConfigError
 from lookfurther.losses import (
     double_q_action,
     im_loss,
+    imitation_margin,
     raise_to_floor,
     tc_loss,
     td_target,
@@ -108,7 +109,9 @@ class CategoricalObjective(Objective):
         anchor = value_of_action(q_next_target, a_next)
         alive = (batch.discount > 0).float()
         tc = tc_loss(value_of_action(q_next, a_next), anchor, alive)
-        im = im_loss(self.values(logits), batch.a, batch.e, self.config.margin)
+        q, config = self.values(logits), self.config
+        margin = imitation_margin(q, batch.a, config.margin, config.margin_scale)
+        im = im_loss(q, batch.a, batch.e, margin)
         return cross_entropy(target, logits_a), tc, im, kl_divergence(target, logits_a)
 
 

@@ -13,6 +13,7 @@ from lookfurther.losses import (
     double_q_action,
     huber,
     im_loss,
+    imitation_margin,
     tc_loss,
     td_loss,
     td_target,
@@ -147,6 +148,28 @@ def test_im_loss_is_zero_iff_expert_leads_by_margin(
         float64_tensor(*q).view(1, -1), torch.tensor([a]), float64_tensor(1), margin
     ).item()
     assert loss == max(0.0, margin - lead)
+
+
+def test_imitation_margin_by_hand() -> None:
+    """lambda 1/2, scale 1/4: |f| of 8, -8 and 1 give 2, 2 and 1/2."""
+    q, a = q_table([8, 0], [-8, 0], [1, 100]), torch.tensor([0, 0, 0])
+    assert imitation_margin(q, a, 0.5, 0.25).tolist() == [[2.0], [2.0], [0.5]]
+    assert imitation_margin(q, a, 0.5, 0.0).tolist() == [[0.5]] * 3
+    loss = im_loss(q, a, float64_tensor(1, 1, 1), imitation_margin(q, a, 0.5, 0.25))
+    assert loss.tolist() == [0, 10, 99.5]
+    assert gradients(loss, q) == [[[0, 0], [-1, 1], [-1, 1]]]  # the margin is a constant
+
+
+@settings(deadline=None, max_examples=30)
+@given(seeds, st.sampled_from([0.25, 0.9995, 3.5]))
+def test_margin_scale_zero_is_the_paper_bit_for_bit(seed: int, margin: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    q = (100 * torch.randn(8, 5, generator=generator)).requires_grad_()
+    a, e = torch.randint(5, (8,), generator=generator), torch.ones(8)
+    paper = im_loss(q, a, e, margin)
+    scaled = im_loss(q, a, e, imitation_margin(q, a, margin, 0.0))
+    assert torch.equal(paper, scaled)
+    assert torch.equal(*(torch.autograd.grad(loss.sum(), q)[0] for loss in (paper, scaled)))
 
 
 def test_im_gradient_raises_expert_and_lowers_violator() -> None:

@@ -65,6 +65,7 @@ BOUNDS: dict[str, Bound] = {
     "learner.value_transform_eps": ABOVE_ZERO,
     "learner.tc_weight": NON_NEGATIVE,
     "learner.im_weight": NON_NEGATIVE,
+    "learner.margin_scale": NON_NEGATIVE,
     "learner.l2_weight": NON_NEGATIVE,
     "learner.pretraining_updates": NON_NEGATIVE,
     "learner.advantage_learning": BELOW_ONE,
