@@ -29,10 +29,13 @@ INVALID_OVERRIDES: dict[str, dict[str, Any]] = {
     "actor.lanes must be 1 or more, not 0": {"actor__lanes": 0},
     "actor.weight_sync_period must be 1 or more, not 0": {"actor__weight_sync_period": 0},
     "actor.stagger_steps must be 0 or more, not -1": {"actor__stagger_steps": -1},
+    "actor.jump_start_share must be in [0, 1), not 1.0": {"actor__jump_start_share": 1.0},
+    "actor.jump_start_length must be 1 or more, not 0": {"actor__jump_start_length": 0},
     "replay.alpha must be 0 or more, not -0.1": {"replay__alpha": -0.1},
     "learner.agent_items must be 1 or more, not 0": {"learner__agent_items": 0},
     "learner.expert_items must be 0 or more, not -1": {"learner__expert_items": -1},
     "learner.target_period must be 1 or more, not 0": {"learner__target_period": 0},
+    "learner.margin_scale must be 0 or more, not -1.0": {"learner__margin_scale": -1.0},
     "learner.tc_weight must be 0 or more, not -1.0": {"learner__tc_weight": -1.0},
     "learner.im_weight must be 0 or more, not -1.0": {"learner__im_weight": -1.0},
     "run.steps must be 1 or more, not 0": {"run__steps": 0},
@@ -119,6 +122,16 @@ INVALID_OVERRIDES: dict[str, dict[str, Any]] = {
     "learner.demonstrations is priority, which has no fixed number of expert transitions:"
     " set learner.agent_items 256 and learner.expert_items 0": {
         "learner__demonstrations": "priority"
+    },
+    "actor.jump_start_share needs demonstrations: add --demos NAME": {
+        "demos": (),
+        "learner__expert_items": 0,
+        "actor__jump_start_share": 0.5,
+    },
+    "actor.jump_start_share plays a demonstration again, which sticky actions prevent:"
+    " set environment.sticky_prob 0": {
+        "actor__jump_start_share": 0.5,
+        "environment__sticky_prob": 0.25,
     },
     "learner.pretraining_updates needs an expert replay: use --demos with"
     " learner.demonstrations fixed, annealed or priority, or set it to 0": {
