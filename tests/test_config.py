@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lookfurther import config as module
+from lookfurther import config
 from lookfurther.cli.main import main
 from lookfurther.config import Config, flatten_settings, from_dict, replace
-from lookfurther.errors import ConfigError, LookFurtherError
+from lookfurther.errors import ConfigError
 from lookfurther.presets import preset
+from lookfurther.settings import run_config
 from lookfurther.settings.bounds import BOUNDS
 from lookfurther.settings.setting_names import RENAMED_SETTINGS
 from lookfurther.training.config_json import config_fingerprint, from_json, to_json
-from lookfurther.training.monitoring.metrics import read_metrics
 from lookfurther.validation import validate
 
 VALID_CONFIG = Config(env="ALE/Pong-v5", demos=("pong",))
@@ -216,13 +216,6 @@ def test_renamed_settings_exist_under_new_name_only() -> None:
     assert not names & RENAMED_SETTINGS.keys()
 
 
-def test_renamed_metric_error_gives_new_name(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 0}\n{"step": 1, "under_way_best": 3.0}\n')
-    with pytest.raises(LookFurtherError, match=r"under_way_best is now return_in_progress_best$"):
-        read_metrics(path)
-
-
 def test_fingerprint_ignores_excluded_settings_only() -> None:
     other = replace(VALID_CONFIG, run__seed=1, learner__gamma=0.5)
     assert config_fingerprint(other) != config_fingerprint(VALID_CONFIG)
@@ -284,8 +277,9 @@ def test_settings_are_frozen() -> None:
 
 def test_every_setting_has_help_text() -> None:
     """A string below each setting, shown by the command line; a docstring for each section."""
-    tree = ast.parse(inspect.getsource(module))
-    sections = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    trees = [ast.parse(inspect.getsource(module)) for module in (config, run_config)]
+    nodes = [node for tree in trees for node in tree.body]
+    sections = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
     documented = 0
     for name, section in sections.items():
         assert ast.get_docstring(section), name

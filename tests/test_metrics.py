@@ -136,6 +136,13 @@ def test_crash_while_dropping_rows_keeps_old_file(
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
 
 
+def test_renamed_metric_error_gives_new_name(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 0}\n{"step": 1, "under_way_best": 3.0}\n')
+    with pytest.raises(LookFurtherError, match=r"under_way_best is now return_in_progress_best$"):
+        read_metrics(path)
+
+
 def test_missing_metrics_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(LookFurtherError, match=r"nowhere\.jsonl: No such file"):
         read_metrics(tmp_path / "nowhere.jsonl")
