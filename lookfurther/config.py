@@ -84,6 +84,8 @@ class ReplayConfig:
     """lengths of the transitions, in steps"""
     expert_horizons: tuple[int, ...] = ()
     """lengths of the expert's transitions; empty: as `horizons`"""
+    expert_noop_starts: bool = False
+    """also store the first steps of Atari demonstrations as they look after every no-op start"""
     horizon_losses: Literal["separate", "summed"] = "separate"
     """each length is a transition with its own priority, or a step sums the losses of all"""
     alpha: float = 0.6

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace as replace_fields
 
 import numpy as np
 import pytest
 import torch
 
 from lookfurther.actor import Actor
-from lookfurther.config import Config, EnvConfig, replace
+from lookfurther.config import Config, replace
 from lookfurther.demos.align import verified_episode
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.envs import make_envs
@@ -22,11 +21,8 @@ from lookfurther.presets import preset
 from lookfurther.training.actors import ActorPool
 from lookfurther.training.build import build_jump_starts
 from lookfurther.training.jump_start import (
-    DemoStart,
     JumpStartGroup,
     JumpStarts,
-    demo_from_start,
-    find_demo_starts,
     jump_start_lanes,
 )
 from lookfurther.types import Step
@@ -35,13 +31,8 @@ from lookfurther.validation import validate
 LANES, LENGTH = 4, 7
 
 
-def episode_of(frames: list[int], phase: int = 0, **log: object) -> Episode:
-    """An episode with an input log of these frames; steps are numbered by their rewards."""
-    steps = 1 + -(-(len(frames) - (phase or 4)) // 4)
-    actions = np.array([frames[max(0, (phase or 4) - 4 + 4 * i)] for i in range(steps)])
-    input_log = InputLog(np.array(frames, np.uint8), phase=phase, **log)  # type: ignore[arg-type]
-    planes = np.zeros((steps + 1, 1, 84, 84), np.uint8)
-    return Episode(planes, actions, np.arange(steps, dtype=np.float32), True, input_log=input_log)
+def make_demo(actions: np.ndarray, rewards: np.ndarray) -> Episode:
+    return Episode(np.zeros((len(actions) + 1, 1)), actions, rewards, terminal=True)
 
 
 def make_step(m: int, **fields: object) -> Step:
@@ -69,63 +60,9 @@ def test_share_of_lanes_is_rounded_down_and_never_all(lanes: int, share: float) 
     assert jump_start_lanes(lanes, share).sum() == int(lanes * share + 1e-9) < lanes
 
 
-def test_demo_after_no_op_frames_by_hand() -> None:
-    """Steps of phase 0: frames 0-3, 4-7 are no-ops; then action 3, then action 5."""
-    episode = episode_of([0] * 8 + [3] * 4 + [5] * 4)
-    for noop_frames, actions in ((0, [0, 0, 3, 5]), (4, [0, 3, 5]), (8, [3, 5])):
-        demo = demo_from_start(episode, noop_frames, 4)
-        assert demo is not None
-        assert demo.actions.tolist() == actions
-        assert demo.rewards.tolist() == list(range(4 - len(actions), 4))
-
-
-def test_demo_of_another_phase_by_hand() -> None:
-    """A first step of two frames: starts 2 and 6 are steps of this game, 0 and 4 are not."""
-    episode = episode_of([0] * 6 + [3] * 4 + [5] * 4, phase=2)
-    assert demo_from_start(episode, 0, 4) is None
-    assert demo_from_start(episode, 4, 4) is None
-    for noop_frames, actions in ((2, [0, 3, 5]), (6, [3, 5])):
-        demo = demo_from_start(episode, noop_frames, 4)
-        assert demo is not None
-        assert demo.actions.tolist() == actions
-
-
-def test_demo_that_no_agent_can_play_is_refused() -> None:
-    frames = [0] * 8 + [3] * 4 + [5] * 4
-    assert demo_from_start(episode_of(frames), 12, 4) is None  # frame 8 is no no-op
-    writes = np.array([[1, 2, 3]], np.int32)
-    assert demo_from_start(episode_of(frames, ram_writes=writes), 0, 4) is None
-    assert demo_from_start(episode_of([0] * 8 + [3, 3, 4, 3] + [5] * 4), 0, 4) is None
-    without_log = replace_fields(episode_of(frames), input_log=None)
-    assert demo_from_start(without_log, 0, 4) is None
-
-
-def test_short_last_step_can_be_played() -> None:
-    demo = demo_from_start(episode_of([0] * 4 + [3] * 4 + [5] * 2), 0, 4)
-    assert demo is not None
-    assert demo.actions.tolist() == [0, 3, 5]
-
-
-def test_best_demonstration_of_each_start_is_taken() -> None:
-    worse, better = episode_of([0] * 4 + [3] * 4), episode_of([0] * 4 + [5] * 12)
-    other = episode_of([0] * 6 + [7] * 4, phase=2)
-    starts = find_demo_starts(EnvConfig(noop_max=6), [worse, better, other])
-    assert {k: demo.actions.tolist() for k, demo in starts.items()} == {
-        0: [0, 5, 5, 5],
-        2: [0, 7],
-        4: [5, 5, 5],
-        6: [7],
-    }
-
-
-def test_demonstrations_without_a_start_are_an_error() -> None:
-    with pytest.raises(ConfigError, match="demos align SET --starts"):
-        find_demo_starts(EnvConfig(noop_max=0), [episode_of([1] * 8, phase=2)])
-
-
 def test_gain_is_counted_after_the_handover_only() -> None:
     """Six demonstrated steps with rewards 0 ... 5; the agent takes over and acts for two steps."""
-    demo = DemoStart(np.arange(10, 16), np.arange(6.0))
+    demo = make_demo(np.arange(10, 16), np.arange(6.0))
     jumps = JumpStarts({0: demo}, np.array([True, False]), 2, np.random.default_rng(0))
     no_frames, first = np.zeros(2, int), make_step(2, first=np.ones(2, bool))
     lengths = jumps.add_step(first, no_frames)
@@ -144,7 +81,7 @@ def test_gain_is_counted_after_the_handover_only() -> None:
 
 def test_handovers_cover_the_demonstration_uniformly() -> None:
     """Chi-square of 4,000 draws over 8 steps, 7 degrees, 0.999."""
-    demo = DemoStart(np.zeros(8, np.int64), np.zeros(8))
+    demo = make_demo(np.zeros(8, np.int64), np.zeros(8))
     jumps = JumpStarts({0: demo}, np.ones(4000, bool), 2, np.random.default_rng(0))
     jumps.add_step(make_step(4000, first=np.ones(4000, bool)), np.zeros(4000, int))
     counts = np.bincount(jumps.handovers, minlength=8)

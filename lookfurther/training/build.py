@@ -16,6 +16,7 @@ from lookfurther.actor import Actor
 from lookfurther.config import Config
 from lookfurther.demos.episode import Episode, best_episode_index, episodes_to_chunk
 from lookfurther.demos.imitation import limit_imitation
+from lookfurther.demos.noop_starts import find_noop_starts, first_steps
 from lookfurther.envs import Envs, make_envs
 from lookfurther.envs.atari import AtariEnvs
 from lookfurther.errors import ConfigError
@@ -33,7 +34,6 @@ from lookfurther.training.hardware import Hardware
 from lookfurther.training.jump_start import (
     JumpStartGroup,
     JumpStarts,
-    find_demo_starts,
     jump_start_lanes,
 )
 from lookfurther.transforms import REWARD_TRANSFORMS
@@ -132,7 +132,7 @@ def build_jump_starts(config: Config, episodes: Sequence[Episode], lanes: range)
     rng = np.random.default_rng((config.run.seed, RANDOM_STREAMS["jump_start"], lanes.start))
     is_jumping = jump_start_lanes(config.actor.lanes, config.actor.jump_start_share)
     return JumpStarts(
-        find_demo_starts(config.environment, episodes),
+        find_noop_starts(config.environment, episodes),
         is_jumping[lanes.start : lanes.stop],
         config.actor.jump_start_length,
         rng,
@@ -188,6 +188,9 @@ def build_expert_replay(
     """The expert replay, filled once, with transformed rewards."""
     r, gamma = config.replay, config.learner.gamma
     horizons = r.expert_horizons or r.horizons
+    if r.expert_noop_starts:
+        starts = find_noop_starts(config.environment, episodes)
+        episodes = [*episodes, *first_steps(starts, spec.stack + max(horizons))]
     offset = r.expert_priority_offset or r.priority_offset
     replay_config = replace(r, horizons=horizons, priority_offset=offset)
     chunk = build_demo_chunk(config, spec, episodes, horizons)

@@ -7,19 +7,15 @@ reaches by itself (Salimans & Chen 2018; Uchendu et al. 2022). Not in the paper,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from lookfurther.actor import Actor
-from lookfurther.config import EnvConfig
 from lookfurther.demos.episode import Episode
-from lookfurther.demos.playback import frames_by_step
 from lookfurther.envs.atari import AtariEnvs
-from lookfurther.errors import ConfigError
 from lookfurther.exploration import Exploration
 from lookfurther.system.pinned_memory import copy_array, make_pinned_buffer
 from lookfurther.training.actors import ActorGroup
@@ -28,34 +24,10 @@ from lookfurther.types import Step
 RECENT_EPISODES = 100  # of which the gains are averaged
 
 
-class DemoStart(NamedTuple):
-    """What a demonstration does after a start of the game."""
-
-    actions: np.ndarray  # [T] int64
-    rewards: np.ndarray  # [T]
-
-
 def jump_start_lanes(lanes: int, share: float) -> np.ndarray:
     """[lanes] bool: the given share of the lanes, spread evenly over all epsilons."""
     counts = np.floor(np.arange(lanes + 1) * share + 1e-9)
     return np.diff(counts) > 0
-
-
-def demo_from_start(episode: Episode, noop_frames: int, action_repeat: int) -> DemoStart | None:
-    """The rest of an Atari episode after no-op frames from power-on; None if it has another start.
-
-    An agent can play it if nobody wrote RAM and every later step holds one action.
-    """
-    log = episode.input_log
-    if log is None or len(log.ram_writes) or log.frame_actions[:noop_frames].any():
-        return None
-    if (noop_frames - log.phase) % action_repeat:
-        return None
-    first_step = -(-noop_frames // action_repeat)
-    rows = frames_by_step(log.frame_actions, action_repeat, log.phase)[first_step:]
-    if (rows[:-1] != rows[:-1, :1]).any():
-        return None
-    return DemoStart(episode.actions[first_step:], episode.rewards[first_step:])
 
 
 class JumpStarts:
@@ -67,15 +39,15 @@ class JumpStarts:
 
     def __init__(
         self,
-        demo_starts: dict[int, DemoStart],
+        noop_starts: Mapping[int, Episode],
         is_jumping: np.ndarray,
         length: int,
         rng: np.random.Generator,
     ) -> None:
-        self.demo_starts, self.is_jumping = demo_starts, is_jumping
+        self.noop_starts, self.is_jumping = noop_starts, is_jumping
         self.length, self.rng = length, rng
         m = len(is_jumping)
-        self.demos: list[DemoStart | None] = [None] * m
+        self.demos: list[Episode | None] = [None] * m
         self.elapsed = np.zeros(m, np.int64)  # steps of the episode in progress
         self.handovers = np.zeros(m, np.int64)  # the step at which the agent takes over
         self.gains = np.zeros(m)  # rewards since then
@@ -98,11 +70,11 @@ class JumpStarts:
             self._record_gain(i)
         lengths = np.zeros(len(self.demos), np.int64)
         for i in np.flatnonzero(step.first).tolist():
-            self._begin_episode(i, self.demo_starts.get(int(noop_frames[i])))
+            self._begin_episode(i, self.noop_starts.get(int(noop_frames[i])))
             lengths[i] = self.handovers[i] + self.length if self.demos[i] else 0
         return lengths
 
-    def _begin_episode(self, i: int, demo: DemoStart | None) -> None:
+    def _begin_episode(self, i: int, demo: Episode | None) -> None:
         self.elapsed[i], self.gains[i] = 0, 0.0
         self.demos[i] = demo if self.is_jumping[i] else None
         steps = len(demo.actions) if demo and self.is_jumping[i] else 0
@@ -183,19 +155,3 @@ class JumpStartGroup(ActorGroup):
     def _begin_episodes(self, step: Step) -> None:
         lengths = self.jumps.add_step(step, self.envs.episode_frames)
         self.steps_to_truncation = np.where(lengths > 0, lengths, self.steps_to_truncation)
-
-
-def find_demo_starts(env_config: EnvConfig, episodes: Sequence[Episode]) -> dict[int, DemoStart]:
-    """By the no-op frames of a start, the best demonstration that an agent can play from there."""
-    by_score = sorted(episodes, key=lambda episode: episode.score, reverse=True)
-    starts = {}
-    for noop_frames in range(env_config.noop_max + 1):
-        found = (demo_from_start(e, noop_frames, env_config.action_repeat) for e in by_score)
-        if demo := next((d for d in found if d is not None and len(d.actions)), None):
-            starts[noop_frames] = demo
-    if not starts:
-        raise ConfigError(
-            "actor.jump_start_share needs a demonstration that an agent can play from a no-op"
-            " start: make one with lookfurther demos align SET --starts"
-        )
-    return starts
