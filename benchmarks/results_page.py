@@ -53,6 +53,7 @@ def atari() -> str:
         rows.append(
             [
                 game_titles()[row["game"]],
+                row["settings"],
                 f"{row['minutes']:.0f}",
                 f"{row['episodes']}, {row['epsilon']:g}",
                 f"**{row['mean']:,}** ({row['low']:,} to {row['high']:,})",
@@ -61,7 +62,7 @@ def atari() -> str:
                 *(f"{paper[name]:,.0f}" for name in ("apex_dqfd_deeper", "dqfd", "rainbow")),
             ]
         )
-    header = ["game", "minutes", "episodes, ε", "mean (95 %)", "median", "demonstration"]
+    header = ["game", "settings", "minutes", "episodes, ε", "mean (95 %)", "median", "demonstration"]
     return markdown_table([*header, "paper, deeper", "DQfD", "Rainbow"], rows)
 
 

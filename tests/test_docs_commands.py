@@ -244,8 +244,9 @@ def prepare_runs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepare_sets(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recording and a set."""
+    """Two recordings and a set."""
     write_demo(home / "MontezumaRevenge.demo", montezuma_recording())
+    write_demo(home / "MontezumaRevenge1.demo", montezuma_recording())
     save_random_set("private-eye-v0", "ALE/PrivateEye-v5", 60)
 
 
