@@ -24,6 +24,9 @@ COMMANDS = CommandGroup(
         "align": Command(
             "NAME --name NEW", "convert human play to one action per step", "align:align_set"
         ),
+        "shorten": Command(
+            "NAME --name NEW", "shorten the waits of aligned play", "shorten:shorten_set"
+        ),
         "import": Command(
             "FILE ... --name NAME", "import recordings of other tools", "transfer:import_files"
         ),

@@ -1,0 +1,194 @@
+"""Shorten the waits of an aligned Atari game.
+
+Bytes of RAM that do not change while the player waits describe the player and what it has done. A
+wait is a stretch of steps in which these bytes stay the same. The search varies the length of each
+wait and plays the game's own actions in between. It keeps the games in which the player has reached
+the same place with the same rewards, and takes the shortest of them. Enemies and lasers may be
+elsewhere by then, so a game that is early may have to wait later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lookfurther.demos.align import verified_episode
+from lookfurther.demos.beam_search import NOOP
+from lookfurther.demos.episode import Episode, InputLog
+from lookfurther.demos.playback import frames_by_step
+from lookfurther.envs.emulator import load_game, make_ale
+from lookfurther.envs.factory import find_game
+from lookfurther.errors import DemonstrationError
+
+if TYPE_CHECKING:
+    from ale_py import ALEState
+
+IDLE_STEPS = 4  # no-ops after which the player stands still
+MAX_IDLE_RATE = 0.3  # a byte of the player changes less often in idle steps, relative to others
+MIN_WAIT = 3  # steps
+EXTRA_WAIT = 40  # steps that a wait may become longer
+MAX_GAMES = 24  # games that are kept, shortest first, next to the original
+
+ProgressCallback = Callable[[int, int], None]  # steps done, steps in total
+
+
+class RecordedGame(NamedTuple):
+    """An aligned game, step by step."""
+
+    action_ids: np.ndarray  # [T] ids of the emulator
+    rewards: np.ndarray  # [T]
+    ram: np.ndarray  # [T + 1, 128] uint8, before each step and at the end
+    first_state: ALEState  # before step `first_step`
+    first_step: int  # the first step that acts
+
+
+class ShortenedGame(NamedTuple):
+    """A game up to a step of the original."""
+
+    state: ALEState
+    actions: tuple[int, ...]
+    is_original: bool  # all waits are as long as they were
+
+
+class WaitSearch:
+    """Plays steps of an emulator from saved states."""
+
+    def __init__(self, input_log: InputLog, env: str, action_repeat: int) -> None:
+        self.action_repeat = action_repeat
+        self.ale = make_ale(seed=input_log.seed)
+        load_game(self.ale, find_game(env), input_log.variant)
+
+    def play_step(self, action: int) -> float:
+        """Hold an action for a step; returns the reward."""
+        return float(sum(self.ale.act(action) for _ in range(self.action_repeat)))
+
+    def play_from(self, state: ALEState, actions: Sequence[int]) -> float:
+        """Play steps after a state; returns their rewards."""
+        self.ale.restoreState(state)
+        return sum(self.play_step(action) for action in actions)
+
+    def record_game(self, action_ids: np.ndarray, phase: int) -> RecordedGame:
+        """Play a whole game and record it."""
+        active = int(np.argmax(action_ids != NOOP))
+        ram, rewards, first_state = [], np.zeros(len(action_ids)), self.ale.cloneState()
+        for step, action in enumerate(action_ids.tolist()):
+            if step == active:
+                first_state = self.ale.cloneState()
+            ram.append(self.ale.getRAM())
+            if step == 0 and phase:
+                rewards[0] = sum(self.ale.act(action) for _ in range(phase))
+            else:
+                rewards[step] = self.play_step(action)
+        ram.append(self.ale.getRAM())
+        return RecordedGame(action_ids, rewards, np.array(ram), first_state, active)
+
+
+def shorten_episode(
+    episode: Episode, env: str, action_repeat: int, on_progress: ProgressCallback | None = None
+) -> Episode:
+    """The episode with shorter waits, verified by replay, or the episode itself."""
+    input_log = _require_aligned(episode, action_repeat)
+    rows = frames_by_step(input_log.frame_actions, action_repeat, input_log.phase)
+    search = WaitSearch(input_log, env, action_repeat)
+    game = search.record_game(rows[:, -1].astype(np.int64), input_log.phase)
+    actions = find_shortest(search, game, on_progress)
+    lengths = np.full(len(actions), action_repeat)
+    lengths[0] = input_log.phase or action_repeat
+    frames = np.repeat(np.array(actions, np.uint8), lengths)
+    log = InputLog(frames, seed=input_log.seed, phase=input_log.phase, variant=input_log.variant)
+    shortened = verified_episode(log, env, action_repeat)
+    is_better = len(shortened) < len(episode) and shortened.score >= episode.score
+    return shortened if is_better else episode
+
+
+def find_shortest(
+    search: WaitSearch, game: RecordedGame, on_progress: ProgressCallback | None = None
+) -> tuple[int, ...]:
+    """The actions of the shortest game that reaches the original's places."""
+    player = find_player_bytes(game)
+    waits = find_waits(game.ram[:, player], game.first_step)
+    steps = len(game.action_ids)
+    begins = [begin for begin, _ in waits] + [steps]
+    lead = game.action_ids[: begins[0]].tolist()
+    search.play_from(game.first_state, lead[game.first_step :])
+    games = [ShortenedGame(search.ale.cloneState(), tuple(lead), is_original=True)]
+    for (begin, wait_end), end in zip(waits, begins[1:], strict=True):
+        games = pass_wait(search, game, player, games, (begin, wait_end, end))
+        if on_progress:
+            on_progress(end, steps)
+    return min((shortened.actions for shortened in games), key=len)
+
+
+def pass_wait(
+    search: WaitSearch,
+    game: RecordedGame,
+    player: np.ndarray,
+    games: Sequence[ShortenedGame],
+    span: tuple[int, int, int],
+) -> list[ShortenedGame]:
+    """The games after a wait of any length and the steps up to the next one."""
+    begin, wait_end, end = span
+    wait = [*game.action_ids[begin:wait_end].tolist(), *[NOOP] * EXTRA_WAIT]
+    after = tuple(game.action_ids[wait_end:end].tolist())
+    reward, place = game.rewards[wait_end:end].sum(), game.ram[end, player]
+    passed: dict[int, ShortenedGame] = {}
+    for shortened in games:
+        state = shortened.state
+        for length in range(len(wait) + 1):
+            is_original = shortened.is_original and length == wait_end - begin
+            actions = (*shortened.actions, *wait[:length], *after)
+            if len(actions) not in passed or is_original:
+                gained = search.play_from(state, after)
+                if gained == reward and np.array_equal(search.ale.getRAM()[player], place):
+                    new = ShortenedGame(search.ale.cloneState(), actions, is_original)
+                    passed[len(actions)] = new
+            if length < len(wait):
+                search.play_from(state, wait[length : length + 1])
+                state = search.ale.cloneState()
+    ordered = sorted(passed.values(), key=lambda new: len(new.actions))
+    originals = [new for new in ordered if new.is_original]
+    return originals + [new for new in ordered if not new.is_original][:MAX_GAMES]
+
+
+def find_player_bytes(game: RecordedGame) -> np.ndarray:
+    """The bytes that change rarely in idle steps, compared with others; no clocks.
+
+    A byte that never changes is one of them.
+    """
+    changes = game.ram[1:] != game.ram[:-1]
+    is_noop = game.action_ids == NOOP
+    padded = np.append([False] * IDLE_STEPS, is_noop)
+    is_idle = np.lib.stride_tricks.sliding_window_view(padded, IDLE_STEPS + 1).all(1)
+    idle_rate = changes[is_idle].mean(0) if is_idle.any() else np.zeros(changes.shape[1])
+    active_rate = changes[~is_noop].mean(0) if not is_noop.all() else idle_rate
+    is_steady = (idle_rate < MAX_IDLE_RATE * active_rate) | (idle_rate + active_rate == 0)
+    is_clock = np.array([_is_clock(column) for column in changes.T])
+    return np.flatnonzero(is_steady & ~is_clock)
+
+
+def _is_clock(changes: np.ndarray) -> bool:
+    """Whether a byte changes at equal intervals, up to a step."""
+    intervals = np.diff(np.flatnonzero(changes))
+    return len(intervals) >= 2 and float(intervals.std()) <= 0.05 * intervals.mean() + 0.6
+
+
+def find_waits(places: np.ndarray, first_step: int) -> list[tuple[int, int]]:
+    """(begin, end) of the stretches of steps without a change in [T + 1, n], from a step on."""
+    is_same = (places[1:] == places[:-1]).all(1)
+    is_same[:first_step] = False
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_same, [False]]).astype(int)))
+    pairs = edges.reshape(-1, 2).tolist()
+    return [(begin, end) for begin, end in pairs if end - begin >= MIN_WAIT]
+
+
+def _require_aligned(episode: Episode, action_repeat: int) -> InputLog:
+    """The input log of an episode that an agent can play."""
+    log = episode.input_log
+    if log is None or len(log.ram_writes):
+        raise DemonstrationError("only aligned Atari episodes can be shortened: use demos align")
+    rows = frames_by_step(log.frame_actions, action_repeat, log.phase)[1:-1]
+    if (rows != rows[:, :1]).any():
+        raise DemonstrationError("its steps have several actions: use demos align first")
+    return log
