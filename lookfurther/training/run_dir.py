@@ -20,7 +20,16 @@ from lookfurther.system.printable import make_printable
 from lookfurther.training.config_json import from_json, to_json
 from lookfurther.training.signals import CheckpointSignal
 
-RECORDED_PACKAGES = ("lookfurther", "torch", "numpy", "gymnasium", "ale-py", "minigrid", "minari")
+RECORDED_PACKAGES = (
+    "lookfurther",
+    "torch",
+    "numpy",
+    "gymnasium",
+    "ale-py",
+    "minigrid",
+    "minari",
+    "ray",
+)
 
 # Settings that a resumed run may change: its folder, its length and its machine.
 CHANGEABLE_SETTINGS = frozenset(

@@ -80,7 +80,7 @@ def train(
     folder = _check_run_files(config, resume)
     hardware = _prepare_torch(config)
     progress = QuietProgress() if quiet else _make_progress_display(config)
-    with _open_plan(env or config.env, config, hardware, cluster) as plan:
+    with _open_plan(env or config.env, config, hardware, cluster, progress) as plan:
         demos = _load_demos(config, plan.spec)
         replay_device = _describe_run(config, plan, demos, hardware.device, progress)
         online = build_network(network or make_network_builder(config.network), plan.spec)
@@ -162,6 +162,7 @@ def _open_plan(
     config: Config,
     hardware: Hardware,
     cluster: ClusterOptions | None,
+    progress: Progress,
 ) -> AbstractContextManager[SourcePlan]:
     """Choose where the actors run; Ray is imported only if that is a cluster."""
     if cluster is None:
@@ -170,6 +171,7 @@ def _open_plan(
         from lookfurther.training.cluster.connection import open_cluster_plan
     except ModuleNotFoundError as error:
         raise ConfigError(f"--cluster needs {error.name}: install lookfurther[ray]") from None
+    progress.print_message(f"connecting to Ray ({cluster.address}), which may take half a minute")
     return open_cluster_plan(cluster, env, config)
 
 

@@ -83,7 +83,7 @@ def _check_node(node: dict[str, Any], local_node: str, config: Config | None) ->
 
 def describe_node() -> tuple[str, dict[str, str | None]]:
     """The name and the versions of the node on which this runs."""
-    return socket.gethostname(), collect_versions() | {"ray": ray.__version__}
+    return socket.gethostname(), collect_versions()
 
 
 def make_noise() -> np.ndarray:

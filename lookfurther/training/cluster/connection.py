@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -17,6 +18,7 @@ from lookfurther.demos.episode import Episode
 from lookfurther.envs import get_spec
 from lookfurther.errors import ClusterFault, ConfigError
 from lookfurther.learner import Learner
+from lookfurther.system.formatting import pluralize
 from lookfurther.system.processes import PACKAGE_FOLDER, count_cores, subprocess_environment
 from lookfurther.training.cluster.options import LOCAL_ADDRESS, ClusterOptions
 from lookfurther.training.cluster.ray_backend import RayBackend
@@ -24,6 +26,7 @@ from lookfurther.training.cluster.remote_actor import ActorSetup
 from lookfurther.training.cluster.source import ClusterSource
 from lookfurther.training.source_plan import SourcePlan
 
+CONNECT_SECONDS = 10.0  # for the head node to accept a connection
 TOKEN_FILE = Path(".ray") / "auth_token"  # in the home folder
 
 
@@ -45,7 +48,7 @@ def open_cluster_plan(
             stack.callback(source.close)
             return source
 
-        message = f"{describe_cluster()}; {ranges} actors for {config.actor.lanes} lanes"
+        message = describe_placement(ranges, config.actor.lanes)
         yield SourcePlan(spec, build_source, is_learning_concurrent=True, message=message)
 
 
@@ -111,11 +114,21 @@ def _connect_to_head(address: str) -> None:
             " the cluster and give --cluster auto"
         )
     try:
+        _open_connection(address)
         with _clean_start():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
+        if "Could not find any running Ray instance" in reason:
+            reason = "no Ray runs on this machine; start it with ray start, or give --cluster local"
         raise ClusterFault(f"--cluster {address} cannot be reached: {reason}") from None
+
+
+def _open_connection(address: str) -> None:
+    """Raise OSError if nothing listens at HOST:PORT; Ray itself would try for minutes."""
+    host, separator, port = address.rpartition(":")
+    if separator and port.isdecimal():
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
 
 
 @contextlib.contextmanager
@@ -147,7 +160,14 @@ def count_free_cores() -> int:
     return max(1, int(ray.cluster_resources().get("CPU", 0)) - 1)
 
 
-def describe_cluster() -> str:
-    """The number of nodes and cores."""
+def describe_placement(actors: int, lanes: int) -> str:
+    """The nodes and cores of the cluster, and how many actors of a run have a core."""
     nodes = sum(node["Alive"] for node in ray.nodes())
-    return f"cluster of {nodes} nodes with {ray.cluster_resources().get('CPU', 0):g} cores"
+    cores = int(ray.cluster_resources().get("CPU", 0))
+    message = (
+        f"cluster of {pluralize(nodes, 'node')} with {pluralize(cores, 'core')};"
+        f" {pluralize(actors, 'actor')} for {pluralize(lanes, 'lane')}"
+    )
+    if actors > cores:
+        message += f"; {actors - cores} of them have no core until a node joins"
+    return message
