@@ -23,7 +23,6 @@ from ray.cluster_utils import Cluster
 from lookfurther.cli.main import main
 from lookfurther.errors import ClusterFault, EnvironmentFault
 from lookfurther.training.checkpoints import checkpoint
-from lookfurther.training.cluster import connection
 from lookfurther.training.cluster import source as source_module
 from lookfurther.training.cluster.options import ClusterOptions, make_reproducible_options
 from lookfurther.training.cluster.ray_backend import RayBackend
@@ -37,6 +36,7 @@ from tests.cluster_samples import (
     make_config,
     make_local_loop,
 )
+from tests.test_learning import ChainEnv, chain_demo, mean_score, small_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings of Ray
 OPTIONS = ClusterOptions(actors=3, steps_per_chunk=64, weights_seconds=0.0)
@@ -236,6 +236,16 @@ def test_sigterm_saves_checkpoint_of_cluster_run(
     assert rows[-1]["weights_age_seconds"] >= 0
 
 
+@pytest.mark.timeout(1800)
+def test_chain_is_learned_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    """To the score and with the settings of the local run in `test_learning.py`."""
+    demos = [chain_demo(tmp_path)]
+    config = small_config("apex-dqfd", tmp_path / "run", demos=demos, run__steps=12_000)
+    summary = train(config, env=ChainEnv, cluster=ClusterOptions(actors=2), quiet=True)
+    assert summary.step >= 12_000
+    assert mean_score(tmp_path / "run", ChainEnv) >= 0.9
+
+
 def test_check_reports_every_node(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cluster", "check", "auto", "--env", "CartPole-v1"]) == 0
     output = capsys.readouterr().out
@@ -272,19 +282,3 @@ learner.agent_items = 16
 run.threads = 1
 run.device = "cpu"
 """
-
-
-def test_cluster_without_token_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(ClusterFault, match=r"--cluster head:6379 needs a token: create one"):
-        connection.check_token("head:6379")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef")
-    with pytest.raises(ClusterFault, match=r"needs RAY_AUTH_MODE=token here and on every node"):
-        connection.check_token("head:6379")
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    connection.check_token("head:6379")
-    monkeypatch.delenv("RAY_AUTH_TOKEN")
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    connection.check_token("head:6379")
