@@ -77,6 +77,15 @@ def test_game_without_waits_is_kept() -> None:
     assert shorten_episode(walking, MONTEZUMA, 4) is walking
 
 
+def test_short_last_step_is_played() -> None:
+    """A recording may end within a step."""
+    pytest.importorskip("ale_py")
+    log = game_episode(*WALK_AND_WAIT).input_log
+    assert log is not None
+    cut = episode_from_log(InputLog(log.frame_actions[:-3]), MONTEZUMA)
+    assert len(shorten_episode(cut, MONTEZUMA, 4)) <= len(cut) - 20
+
+
 def test_game_that_no_agent_can_play_is_refused() -> None:
     pytest.importorskip("ale_py")
     human = episode_from_log(InputLog(np.array([0, 3, 3, 3, 4] * 8, np.uint8)), MONTEZUMA)

@@ -92,7 +92,8 @@ def shorten_episode(
     input_log = _require_aligned(episode, action_repeat)
     rows = frames_by_step(input_log.frame_actions, action_repeat, input_log.phase)
     search = WaitSearch(input_log, env, action_repeat)
-    game = search.record_game(rows[:, -1].astype(np.int64), input_log.phase)
+    # Short steps are padded with a number above every action.
+    game = search.record_game(rows.min(1).astype(np.int64), input_log.phase)
     actions = find_shortest(search, game, on_progress)
     lengths = np.full(len(actions), action_repeat)
     lengths[0] = input_log.phase or action_repeat
