@@ -118,7 +118,7 @@ def test_lost_segment_backtracks_with_wider_beam(
     monkeypatch.setattr(align, "BEAM_SETTINGS", settings)
     monkeypatch.setattr(align, "SEGMENT_STEPS", 25)
     monkeypatch.setattr(BeamSearch, "extend", record_call)
-    align.search_alignment(log_of(recorded), log_of(recorded), PACMAN, 4)
+    align.search_alignment(log_of(recorded), PACMAN, 4)
     narrow, wide = settings
     assert calls[:6] == [
         (0, 25, narrow),
@@ -139,11 +139,9 @@ def test_too_many_lost_segments_raise(recorded: Episode, monkeypatch: pytest.Mon
     with pytest.raises(
         align.AlignmentLost, match="no actions follow the human's game after step 75"
     ):
-        align.search_alignment(log_of(recorded), log_of(recorded), PACMAN, 4)
+        align.search_alignment(log_of(recorded), PACMAN, 4)
     monkeypatch.setattr(align, "MAX_LOST_SEGMENTS", 1000)  # more than there are segments
-    assert (
-        count_ambiguous(align.search_alignment(log_of(recorded), log_of(recorded), PACMAN, 4)) == 0
-    )
+    assert count_ambiguous(align.search_alignment(log_of(recorded), PACMAN, 4)) == 0
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from lookfurther.config import EnvConfig
 from lookfurther.demos import align, catalog, storage
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import episode_from_log
+from lookfurther.demos.policy_trace import PolicyTable
 from lookfurther.envs import get_spec
 from lookfurther.envs.emulator import Emulator
 from lookfurther.errors import DemonstrationError
@@ -53,7 +54,7 @@ def test_start_log_of_late_player_adds_no_frames() -> None:
 @pytest.mark.parametrize("phase", [0, 1, 2, 3])
 def test_aligned_game_is_suffix_of_every_start_of_its_phase(recorded: Episode, phase: int) -> None:
     """An agent that starts after k no-op frames can play the rest of the same game."""
-    aligned = align.align_from_start(recorded, FREEWAY, 4, phase)
+    aligned = align.align_from_start(recorded, FREEWAY, 4, phase, PolicyTable())
     assert aligned.audit is not None
     assert aligned.audit.verified
     assert len(log_of(aligned).frame_actions) == FRAMES + 20

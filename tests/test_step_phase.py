@@ -203,7 +203,7 @@ def test_alignment_keeps_phase(demo_set: DemoSet) -> None:
     input_log = demo_set.episodes[0].input_log
     assert input_log is not None
     short_log = replace(input_log, frame_actions=input_log.frame_actions[:43])
-    aligned = align.search_alignment(short_log, short_log, BOXING, 4)
+    aligned = align.search_alignment(short_log, BOXING, 4)
     assert aligned.phase == 3
     assert count_ambiguous_steps(aligned, 4) == 0
     assert aligned.frame_actions.tolist() == input_log.frame_actions[:43].tolist()

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from lookfurther.config import EnvConfig
-from lookfurther.demos.beam_search import NOOP, BeamSearch, BeamSettings
+from lookfurther.demos.beam_search import NOOP, BeamSearch, BeamSettings, Candidate
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import (
     episode_from_log,
@@ -23,6 +23,7 @@ from lookfurther.demos.playback import (
     truncate_log,
     with_step_actions,
 )
+from lookfurther.demos.policy_trace import PolicyTable
 from lookfurther.demos.verify import verify_episode
 from lookfurther.envs import get_spec
 from lookfurther.envs.atari import NOOP_MAX
@@ -48,8 +49,7 @@ def align_episode(
     episode: Episode, env: str, action_repeat: int, on_progress: ProgressCallback | None = None
 ) -> Episode:
     """An Atari episode with one action per step, as close to the recorded one as possible."""
-    human_log = _require_log(episode)
-    input_log = search_alignment(human_log, human_log, env, action_repeat, on_progress)
+    input_log = search_alignment(_require_log(episode), env, action_repeat, on_progress)
     return verified_episode(input_log, env, action_repeat)
 
 
@@ -58,13 +58,21 @@ def align_from_start(
     env: str,
     action_repeat: int,
     phase: int,
+    policy_table: PolicyTable,
     on_progress: ProgressCallback | None = None,
 ) -> Episode:
-    """The human's game as an agent can play it after `phase` no-op frames and more full steps."""
+    """The human's game as an agent can play it after `phase` no-op frames and more full steps.
+
+    An agent without memory takes equal actions for equal observations. The search avoids other
+    actions than those of `policy_table`, and adds the new game to it.
+    """
     human_log = _require_log(episode)
-    input_log = search_alignment(
-        human_log, make_start_log(human_log, phase), env, action_repeat, on_progress
-    )
+    start_log = make_start_log(human_log, phase)
+    search = BeamSearch(human_log, start_log, env, action_repeat, policy_table)
+    closest = find_closest(search, on_progress)
+    if closest.trace:
+        policy_table.add_game(closest.trace)
+    input_log = _hold_actions(start_log, closest.action_sequence(), env, action_repeat)
     return verified_episode(input_log, env, action_repeat)
 
 
@@ -120,22 +128,20 @@ def imitation_score(episode: Episode, env: str, action_repeat: int) -> float:
 
 
 def search_alignment(
-    human_log: InputLog,
-    start_log: InputLog,
-    env: str,
-    action_repeat: int,
-    on_progress: ProgressCallback | None = None,
+    human_log: InputLog, env: str, action_repeat: int, on_progress: ProgressCallback | None = None
 ) -> InputLog:
-    """The input log of the candidate that ends closest to the human's play.
+    """The human's game with one action per step, from the same start."""
+    closest = find_closest(BeamSearch(human_log, human_log, env, action_repeat), on_progress)
+    return _hold_actions(human_log, closest.action_sequence(), env, action_repeat)
 
-    `start_log` has the start, the phase and the RAM writes of the new game. Its actions are the
-    human's, possibly after additional no-ops.
+
+def find_closest(search: BeamSearch, on_progress: ProgressCallback | None = None) -> Candidate:
+    """The candidate that ends closest to the human's play.
 
     If all candidates of a segment drift away, the search goes back and repeats it with a wider
     beam. If that fails too, the closest candidates continue: a room that is entered a little later
     also looks lost, and one missed reward does not end the game.
     """
-    search = BeamSearch(human_log, start_log, env, action_repeat)
     history, effort, lost_until, lost_segments = [(0, [search.initial_candidate()])], 0, 0, 0
     while history[-1][0] < search.num_steps:
         begin, previous = history[-1]
@@ -156,4 +162,4 @@ def search_alignment(
         if on_progress:
             on_progress(end, search.num_steps)
     _, (closest, *_) = history[-1]
-    return _hold_actions(start_log, closest.action_sequence(), env, action_repeat)
+    return closest

@@ -15,6 +15,7 @@ from lookfurther.demos.playback import (
     play_log,
     step_ends,
 )
+from lookfurther.demos.policy_trace import PolicyTable, PolicyTrace
 from lookfurther.envs.emulator import load_game, make_ale
 from lookfurther.envs.factory import find_game
 
@@ -27,6 +28,7 @@ NOOP = 0
 BYTE_LIMIT_RANGE = (2, 64)  # most for a byte: if it changes in every step, if it rarely changes
 SCORE_PENALTY = 40  # for another score
 LIFE_PENALTY = 60  # for each life more or fewer
+CONFLICT_PENALTY = 25  # for each observation that other games have with other actions
 
 
 class BeamSettings(NamedTuple):
@@ -53,6 +55,7 @@ class Candidate(NamedTuple):
     state: ALEState
     score: float
     action_history: tuple[Any, ...]  # (last action, history before it)
+    trace: PolicyTrace | None = None  # None if the observations do not matter
 
     def action_sequence(self) -> np.ndarray:
         """[T] uint8."""
@@ -72,11 +75,21 @@ class Successor(NamedTuple):
 
 
 class BeamSearch:
-    """Extends candidates step by step and compares them with the human's play."""
+    """Extends candidates step by step and compares them with the human's play.
+
+    With a `policy_table` it prefers candidates that one policy can play together with the games of
+    the table: equal observations have equal actions.
+    """
 
     def __init__(
-        self, human_log: InputLog, start_log: InputLog, env: str, action_repeat: int
+        self,
+        human_log: InputLog,
+        start_log: InputLog,
+        env: str,
+        action_repeat: int,
+        policy_table: PolicyTable | None = None,
     ) -> None:
+        self.policy_table = policy_table
         self.reference = record_reference(human_log, start_log, env, action_repeat)
         self.step_frames = frames_by_step(start_log.frame_actions, action_repeat, start_log.phase)
         self.step_ends = step_ends(start_log, action_repeat).tolist()
@@ -90,7 +103,10 @@ class BeamSearch:
         load_game(self._ale, find_game(env), start_log.variant)
 
     def initial_candidate(self) -> Candidate:
-        return Candidate(0, self._ale.cloneState(), 0.0, ())
+        trace = None
+        if self.policy_table is not None:
+            trace = PolicyTrace().add_frame(self._ale.getScreenGrayscale())
+        return Candidate(0, self._ale.cloneState(), 0.0, (), trace)
 
     def extend(
         self, candidates: list[Candidate], begin: int, end: int, settings: BeamSettings
@@ -113,19 +129,37 @@ class BeamSearch:
     ) -> Iterator[Successor]:
         """Every action after every candidate, except games that end before the human's."""
         ale, is_last = self._ale, step + 1 == self.num_steps
-        frames = range(self.step_ends[step], self.step_ends[step + 1])
         for candidate in candidates:
-            for action in actions:
+            for action in self._add_known_actions(candidate.trace, actions):
                 ale.restoreState(candidate.state)
-                score = candidate.score
-                for frame in frames:
-                    for address, value in self.ram_writes.get(frame, ()):
-                        ale.setRAM(address, value)
-                    score += ale.act(action)
+                reward, trace = self._play_step(candidate.trace, action, step)
                 if is_last or not ale.game_over(with_truncation=False):
-                    history = (action, candidate.action_history)
-                    extended = Candidate(0, ale.cloneState(), score, history)
+                    history, score = (action, candidate.action_history), candidate.score + reward
+                    extended = Candidate(0, ale.cloneState(), score, history, trace)
                     yield Successor(ale.getRAM(), ale.lives(), extended)
+
+    def _play_step(
+        self, trace: PolicyTrace | None, action: int, step: int
+    ) -> tuple[float, PolicyTrace | None]:
+        """Hold an action for a step; returns the reward and the trace of the step."""
+        reward, screens = 0.0, []
+        for frame in range(self.step_ends[step], self.step_ends[step + 1]):
+            for address, value in self.ram_writes.get(frame, ()):
+                self._ale.setRAM(address, value)
+            reward += self._ale.act(action)
+            if trace is not None and frame + 2 >= self.step_ends[step + 1]:
+                screens.append(self._ale.getScreenGrayscale())
+        if trace is None or self.policy_table is None:
+            return reward, None
+        # An observation is the maximum of the last two frames of a step.
+        return reward, trace.add_action(action, self.policy_table).add_frame(np.max(screens, 0))
+
+    def _add_known_actions(self, trace: PolicyTrace | None, actions: list[int]) -> list[int]:
+        """The actions to try, with those that other games have for the observation."""
+        if trace is None or self.policy_table is None:
+            return actions
+        known = self.policy_table.actions.get(trace.observation, set())
+        return sorted({*actions, *known})
 
 
 def record_reference(
@@ -169,6 +203,7 @@ def select_nearest(
         distance = ram_distance(ram, reference.ram[step], reference.byte_limits)
         distance += LIFE_PENALTY * abs(lives - int(reference.lives[step]))
         distance += SCORE_PENALTY * int(candidate.score != reference.scores[step])
+        distance += CONFLICT_PENALTY * (candidate.trace.conflicts if candidate.trace else 0)
         key = ram[is_key_byte].tobytes()
         if key not in nearest or distance < nearest[key].distance:
             nearest[key] = candidate._replace(distance=distance)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import tyro
 
@@ -68,35 +68,36 @@ def align_every_episode(demo_set: catalog.DemoSet, action_repeat: int) -> list[E
 
 def align_every_start(demo_set: catalog.DemoSet, action_repeat: int) -> list[Episode]:
     """Play each episode from every distinct start of an evaluation; losing games are left out."""
-    env = demo_set.description.spec.env
-    tasks = [
-        StartTask(f"{demo_set.name}, episode {index}, start {phase}", episode, phase)
-        for index, episode in enumerate(demo_set.episodes)
-        for phase in range(action_repeat)
-    ]
-    aligned = parallel_map(partial(try_align_start, env, action_repeat), tasks)
-    return [episode for episode in aligned if episode]
+    align = partial(align_starts, demo_set.name, demo_set.description.spec.env, action_repeat)
+    games = parallel_map(align, list(enumerate(demo_set.episodes)))
+    return [game for games_of_episode in games for game in games_of_episode]
 
 
-class StartTask(NamedTuple):
-    """One episode from one start."""
+def align_starts(
+    set_name: str, env: str, action_repeat: int, numbered: tuple[int, Episode]
+) -> list[Episode]:
+    """The games of an episode from all starts, and print what became of them.
 
-    label: str
-    episode: Episode
-    phase: int  # no-op frames before the first full step
-
-
-def try_align_start(env: str, action_repeat: int, task: StartTask) -> Episode | None:
-    """Return the game from this start, or None if the search loses it; print the outcome."""
+    One policy must play them all, so each game takes the actions of those before it where it
+    shows the same.
+    """
     from lookfurther.demos.align import align_from_start
+    from lookfurther.demos.policy_trace import PolicyTable, trace_episode
 
-    label, episode, phase = task
-    search = partial(align_from_start, episode, env, action_repeat, phase)
-    aligned = _search_alignment(label, search, "left out")
-    if aligned is not None:
-        result = f"{format_episode_size(aligned)}, of {format_number(episode.score)}"
-        print(f"{label}: {result}", flush=True)
-    return aligned
+    index, episode = numbered
+    policy_table, shown, games = PolicyTable(), PolicyTable(), []
+    for phase in range(action_repeat):
+        label = f"{set_name}, episode {index}, start {phase}"
+        search = partial(align_from_start, episode, env, action_repeat, phase, policy_table)
+        game = _search_alignment(label, search, "left out")
+        if game is not None:
+            trace = trace_episode(game, shown)
+            shown.add_game(trace)
+            result = f"{format_episode_size(game)}, of {format_number(episode.score)}"
+            conflicts = pluralize(trace.conflicts, "step")
+            print(f"{label}: {result}; {conflicts} contradict other starts", flush=True)
+            games.append(game)
+    return games
 
 
 def check_alignable(demo_set: catalog.DemoSet, env_config: EnvConfig) -> None:
