@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from lookfurther.actor import Actor
-from lookfurther.config import Config, replace
+from lookfurther.config import Config, EnvConfig, replace
+from lookfurther.demos import storage
 from lookfurther.demos.align import verified_episode
 from lookfurther.demos.episode import Episode, InputLog
-from lookfurther.envs import make_envs
+from lookfurther.envs import get_spec, make_envs
 from lookfurther.envs.atari import AtariEnvs
 from lookfurther.errors import ConfigError
 from lookfurther.master_weights import MasterWeights
@@ -25,6 +27,8 @@ from lookfurther.training.jump_start import (
     JumpStarts,
     jump_start_lanes,
 )
+from lookfurther.training.monitoring.metrics import read_metrics
+from lookfurther.training.train import train
 from lookfurther.types import Step
 from lookfurther.validation import validate
 
@@ -152,6 +156,31 @@ def test_jumping_lanes_show_the_demonstration_and_others_do_not() -> None:
     assert pool.episode_stats.episode_count == 0  # lanes that jump are not counted
     assert np.array_equal(pool.low_epsilon_lanes(), [0])
     assert "jump_start_gain" in pool.collect_metrics()
+
+
+def test_run_with_jump_starts_trains_and_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ale_py")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    spec = get_spec("ALE/Pong-v5", EnvConfig())
+    storage.save_episodes("pong-v0", phase_episodes(20), spec, "a test")
+    config = jump_config(
+        run__folder=str(tmp_path / "run"),
+        run__steps=400,
+        run__log_period=100,
+        run__device="cpu",
+        replay__capacity=1000,
+        replay__learning_starts=200,
+        learner__agent_items=6,
+        learner__expert_items=2,
+    )
+    train(config, quiet=True)
+    resumed = train(replace(config, run__steps=600), resume=True, quiet=True)
+    assert resumed.step == 600
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert rows[-1]["jump_start_gain"] == rows[-1]["jump_start_gain"]  # a number, not NaN
+    assert rows[-1]["episodes"] == 0  # no other lane has ended a game
 
 
 @pytest.mark.parametrize(
