@@ -3,26 +3,35 @@
 #SBATCH --ntasks-per-node 1
 #SBATCH --exclusive
 #SBATCH --time 24:00:00
-#SBATCH --signal TERM@120
+#SBATCH --signal B:TERM@120
 # sbatch --nodes N deploy/slurm.sh PRESET --env ENV [settings]: learner on the first node, actors on all.
 set -euo pipefail
 port=6379
-head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head --lines 1)
+head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p) # head would end the pipe early
 cores=$((SLURM_CPUS_ON_NODE - 1)) # one core of the first node is the learner's
 
 # A token of this job alone, in a file that only this user can read.
-umask 077
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$PWD/.ray-token-$SLURM_JOB_ID"
-python -c "import secrets; print(secrets.token_hex(32), end='')" > "$RAY_AUTH_TOKEN_PATH"
+(umask 077 && python -c "import secrets; print(secrets.token_hex(32), end='')" > "$RAY_AUTH_TOKEN_PATH")
 trap 'rm -f "$RAY_AUTH_TOKEN_PATH"' EXIT
 
-srun --nodes 1 --ntasks 1 --nodelist "$head_node" --overlap \
-  ray start --head --port "$port" --num-cpus "$cores" --block &
-until srun --nodes 1 --ntasks 1 --nodelist "$head_node" --overlap \
-  ray health-check --address "$head_node:$port"; do sleep 2; done
+on_head() { srun --nodes 1 --ntasks 1 --nodelist "$head_node" --overlap "$@"; }
+on_head ray start --head --port "$port" --num-cpus "$cores" --block &
+until on_head ray health-check --address "$head_node:$port"; do sleep 2; done
 if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
   srun --nodes $((SLURM_JOB_NUM_NODES - 1)) --exclude "$head_node" --overlap \
     ray start --address "$head_node:$port" --block &
 fi
+
+# Slurm signals this script before the time is over, and not Ray: the learner saves while its actors still play.
 srun --nodes 1 --ntasks 1 --nodelist "$head_node" --overlap \
-  lookfurther train "$@" --cluster "$head_node:$port"
+  lookfurther train "$@" --cluster "$head_node:$port" &
+learner=$!
+trap 'kill -TERM "$learner"' TERM
+status=0
+wait "$learner" || status=$?
+while kill -0 "$learner" 2> /dev/null; do # a signal ends the first wait
+  status=0
+  wait "$learner" || status=$?
+done
+exit "$status"

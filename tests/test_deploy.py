@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -98,5 +101,83 @@ def test_container_file_copies_existing_files_and_installs_existing_extras() -> 
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
 
 
-def test_batch_script_is_valid_shell() -> None:
-    subprocess.run(["bash", "-n", str(DEPLOY / "slurm.sh")], check=True)
+def test_image_files_suffice_to_build_the_package(tmp_path: Path) -> None:
+    """The wheel that the image installs has every file of the package."""
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    sources = [name for line in lines if line.startswith("COPY ") for name in line.split()[1:-1]]
+    tree = tmp_path / "tree"
+    for name in sources:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            tree.mkdir(exist_ok=True)
+            shutil.copy(ROOT / name, tree / name)
+    build = "from setuptools import build_meta; build_meta.build_wheel('..')"
+    subprocess.run([sys.executable, "-c", build], cwd=tree, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    modules = {str(path.relative_to(tree)) for path in (tree / "lookfurther").rglob("*.py")}
+    assert modules <= names
+
+
+STUBS = {
+    "scontrol": "printf 'first\\nsecond\\nthird\\n'",
+    "srun": '''echo "srun $*" >> "$LOG"
+while [ "${1#--}" != "$1" ]; do [ "$1" = --overlap ] && shift || shift 2; done
+exec "$@"''',
+    "ray": "exit 0",
+    "python": "printf secret",
+}
+LEARNER = """echo "$(cat "$RAY_AUTH_TOKEN_PATH")" >> "$LOG"
+trap 'echo saved >> "$LOG"; exit 7' TERM
+kill -TERM "$BATCH_PID"
+while true; do sleep 0.1; done"""
+
+
+def run_batch_script(tmp_path: Path, learner: str, nodes: int) -> tuple[int, list[str]]:
+    """Run the script with programs that log their arguments; returns its exit code and the log."""
+    for name, script in (STUBS | {"lookfurther": learner}).items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    log = tmp_path / "log"
+    log.write_text("")
+    variables = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "LOG": str(log),
+        "SLURM_JOB_ID": "12",
+        "SLURM_JOB_NODELIST": "nodes",
+        "SLURM_JOB_NUM_NODES": str(nodes),
+        "SLURM_CPUS_ON_NODE": "8",
+    }
+    command = f"export BATCH_PID=$$; exec bash {DEPLOY / 'slurm.sh'} no-demos --env CartPole-v1"
+    ended = subprocess.run(["bash", "-c", command], env=variables, cwd=tmp_path, timeout=300)
+    assert not (tmp_path / ".ray-token-12").exists()
+    return ended.returncode, log.read_text().splitlines()
+
+
+def test_batch_script_starts_head_workers_and_learner(tmp_path: Path) -> None:
+    code, log = run_batch_script(tmp_path, "exit 3", nodes=3)
+    first = "srun --nodes 1 --ntasks 1 --nodelist first --overlap"
+    assert code == 3
+    assert sorted(log) == sorted(
+        [
+            f"{first} ray start --head --port 6379 --num-cpus 7 --block",
+            f"{first} ray health-check --address first:6379",
+            "srun --nodes 2 --exclude first --overlap ray start --address first:6379 --block",
+            f"{first} lookfurther train no-demos --env CartPole-v1 --cluster first:6379",
+        ]
+    )
+
+
+def test_batch_script_on_one_node_starts_no_workers(tmp_path: Path) -> None:
+    code, log = run_batch_script(tmp_path, "exit 0", nodes=1)
+    assert code == 0
+    assert not any("--exclude" in line for line in log)
+
+
+def test_batch_script_passes_sigterm_to_the_learner_and_waits(tmp_path: Path) -> None:
+    """The learner reads the token, gets the signal, saves, and its exit code is the job's."""
+    code, log = run_batch_script(tmp_path, LEARNER, nodes=1)
+    assert code == 7
+    assert log[-2:] == ["secret", "saved"]
+    assert "#SBATCH --signal B:TERM@120" in (DEPLOY / "slurm.sh").read_text().splitlines()
