@@ -70,6 +70,8 @@ class ActorConfig:
     """share of Atari lanes that begin each episode with a random part of a demonstration"""
     jump_start_length: int = 600
     """steps of the agent after that part, then the episode is truncated"""
+    max_demo_lengths: float = 0.0
+    """truncate episodes at this many times the length of the longest demonstration; 0: never"""
     stagger_steps: int = 0
     """truncate each lane's first episode at a random one of these steps; 0: lanes start together"""
 

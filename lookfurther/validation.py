@@ -146,6 +146,10 @@ def _demonstration_rules(config: Config) -> list[tuple[bool, str]]:
             "actor.jump_start_share needs demonstrations: add --demos NAME",
         ),
         (
+            config.actor.max_demo_lengths == 0 or len(config.demos) > 0,
+            "actor.max_demo_lengths needs demonstrations: add --demos NAME",
+        ),
+        (
             config.actor.jump_start_share == 0 or config.environment.sticky_prob == 0,
             "actor.jump_start_share plays a demonstration again, which sticky actions prevent:"
             " set environment.sticky_prob 0",

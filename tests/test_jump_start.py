@@ -127,7 +127,7 @@ def test_jumping_lanes_show_the_demonstration_and_others_do_not() -> None:
         assert isinstance(envs, AtariEnvs)
         weights = MasterWeights(make_network_builder(config.network)(envs.spec), torch.float32)
         actor = Actor(weights, envs.spec, config, range(LANES))
-        group = JumpStartGroup(envs, actor, np.zeros(LANES, np.int64), jumps)
+        group = JumpStartGroup(envs, actor, np.zeros(LANES, np.int64), 0, jumps)
         pool = ActorPool([group], weights)
         for _ in range(150):
             noop_frames = envs.episode_frames.copy()

@@ -112,6 +112,25 @@ def test_each_lane_is_truncated_once_at_its_step() -> None:
     assert np.array_equal(first[1:], truncated[:-1])
 
 
+def test_every_episode_is_truncated_at_the_limit() -> None:
+    """Lane 0 is staggered at step 3; the others start with the limit of 5 steps."""
+    pytest.importorskip("ale_py")
+    config = staggered_config(actor__lanes=4)
+    with closing(make_envs(config.env, config.environment, 4, 0, 1)) as envs:
+        small = replace(config, network__convolutions=(2, 2, 2), network__hidden=(4,))
+        weights = MasterWeights(make_network_builder(small.network)(envs.spec), torch.float32)
+        actor = Actor(weights, envs.spec, config, range(4))
+        group = ActorGroup(envs, actor, np.array([3, 0, 0, 0]), max_episode_steps=5)
+        truncated = []
+        for _ in range(20):
+            group.start_step()
+            group.collect_chunk()
+            truncated.append(group.last_step.truncated)
+    # An episode of five steps and the step of its reset make six.
+    steps = [(np.flatnonzero(lane) + 1).tolist() for lane in np.stack(truncated).T]
+    assert steps == [[3, 9, 15], [5, 11, 17], [5, 11, 17], [5, 11, 17]]
+
+
 def test_first_truncations_differ_between_lanes() -> None:
     config = staggered_config(actor__lanes=64, actor__stagger_steps=1000)
     whole = draw_first_truncations(config, range(64))

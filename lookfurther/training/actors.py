@@ -29,16 +29,21 @@ class ActorGroup:
     """
 
     def __init__(
-        self, envs: Envs, actor: Actor, first_truncation_steps: np.ndarray | None = None
+        self,
+        envs: Envs,
+        actor: Actor,
+        first_truncation_steps: np.ndarray | None = None,
+        max_episode_steps: int = 0,
     ) -> None:
         self.envs, self.actor = envs, actor
+        self.max_episode_steps = max_episode_steps  # 0 means no limit
         self.env_calls = EnvCallTracker()
         self.is_stepping = False  # actions were sent, and no step was received yet
         # Steps until a lane's episode is truncated [m]; 0 means never.
-        self.first_truncation_steps = (
-            np.zeros(envs.lanes, np.int64)
-            if first_truncation_steps is None
-            else first_truncation_steps
+        if first_truncation_steps is None:
+            first_truncation_steps = np.zeros(envs.lanes, np.int64)
+        self.first_truncation_steps = np.where(
+            first_truncation_steps == 0, max_episode_steps, first_truncation_steps
         )
         self.steps_to_truncation = self.first_truncation_steps
         self.choose_actions = make_graphed(
@@ -122,7 +127,10 @@ class ActorGroup:
         due = (self.steps_to_truncation == 1) & ~(is_over | step.first)
         # A lane that has just started is truncated one step later.
         remaining = self.steps_to_truncation - ((self.steps_to_truncation > 1) | ~step.first)
-        self.steps_to_truncation = np.maximum(remaining, 0)
+        is_limited = step.first & (self.max_episode_steps > 0)
+        self.steps_to_truncation = np.where(
+            is_limited, self.max_episode_steps, np.maximum(remaining, 0)
+        )
         return self.envs.truncate(due) if due.any() else step
 
     def on_actor_stream(self) -> AbstractContextManager[Any]:

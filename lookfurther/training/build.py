@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -119,12 +120,13 @@ def _build_group(
     config: Config, envs: Envs, actor: Actor, episodes: Sequence[Episode]
 ) -> ActorGroup:
     truncations = draw_first_truncations(config, actor.lanes)
+    max_steps = math.ceil(config.actor.max_demo_lengths * max(map(len, episodes), default=0))
     if not config.actor.jump_start_share:
-        return ActorGroup(envs, actor, truncations)
+        return ActorGroup(envs, actor, truncations, max_steps)
     if not isinstance(envs, AtariEnvs):
         raise ConfigError(f"actor.jump_start_share is for Atari games only, not {config.env}")
     jumps = build_jump_starts(config, episodes, actor.lanes)
-    return JumpStartGroup(envs, actor, truncations, jumps)
+    return JumpStartGroup(envs, actor, truncations, max_steps, jumps)
 
 
 def build_jump_starts(config: Config, episodes: Sequence[Episode], lanes: range) -> JumpStarts:

@@ -123,12 +123,17 @@ class JumpStartGroup(ActorGroup):
     envs: AtariEnvs
 
     def __init__(
-        self, envs: AtariEnvs, actor: Actor, first_truncations: np.ndarray, jumps: JumpStarts
+        self,
+        envs: AtariEnvs,
+        actor: Actor,
+        first_truncations: np.ndarray,
+        max_episode_steps: int,
+        jumps: JumpStarts,
     ) -> None:
         self.jumps = jumps
         self.forced_actions = ForcedActions(actor.exploration, len(actor.lanes), actor.device)
         actor.exploration = self.forced_actions
-        super().__init__(envs, actor, first_truncations)
+        super().__init__(envs, actor, first_truncations, max_episode_steps)
         self._begin_episodes(self.last_step)
 
     @property

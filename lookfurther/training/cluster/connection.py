@@ -35,8 +35,9 @@ def open_cluster_plan(
     options: ClusterOptions, env: str | Callable[[], gymnasium.Env], config: Config
 ) -> Iterator[SourcePlan]:
     """The plan of a run whose actors are on a cluster; the actors end with the context."""
-    if config.actor.jump_start_share:
-        raise ConfigError("actor.jump_start_share needs actors on this machine: drop --cluster")
+    for name in ("jump_start_share", "max_demo_lengths"):
+        if getattr(config.actor, name):
+            raise ConfigError(f"actor.{name} needs actors on this machine: drop --cluster")
     spec = get_spec(env, config.environment)
     with connect_cluster(options.address), contextlib.ExitStack() as stack:
         ranges = min(config.actor.lanes, options.actors or count_free_cores())
