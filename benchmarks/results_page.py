@@ -62,7 +62,15 @@ def atari() -> str:
                 *(f"{paper[name]:,.0f}" for name in ("apex_dqfd_deeper", "dqfd", "rainbow")),
             ]
         )
-    header = ["game", "settings", "minutes", "episodes, ε", "mean (95 %)", "median", "demonstration"]
+    header = [
+        "game",
+        "settings",
+        "minutes",
+        "episodes, ε",
+        "mean (95 %)",
+        "median",
+        "demonstration",
+    ]
     return markdown_table([*header, "paper, deeper", "DQfD", "Rainbow"], rows)
 
 
