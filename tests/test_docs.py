@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import pkgutil
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -115,8 +115,7 @@ def test_paths_and_modules_exist(page: str) -> None:
         if re.fullmatch(r"(lookfurther|tests|examples|benchmarks|docs)/[\w./]*", span):
             assert (ROOT / span).exists(), f"{page} names {span}"
         if re.fullmatch(r"lookfurther(\.\w+)+", span):
-            module, _, name = span.rpartition(".")
-            assert hasattr(importlib.import_module(module), name), f"{page} names {span}"
+            pkgutil.resolve_name(span)  # raises if the page names something else
 
 
 def defined(path: Path) -> set[str]:
