@@ -33,10 +33,11 @@ lookfurther train apex-dqfd --scale small --env ALE/Pong-v5 --demos pong/mine --
 - Numbers have no thousands separators; a whole number may be written as `1e6`.
 - In Python, the dot becomes two underscores: `preset("apex-dqfd", "small", learner__gamma=0.99)`.
 
-`lookfurther train --help` shows the common options, `lookfurther train --help-all` all of them.
+`lookfurther train --help` shows the common options, and `--help-all` shows all of them.
 
-All settings are checked before the run starts, in Python when they are made. An unknown setting or
-an invalid value stops the command with one line that gives the setting and the fix.
+All settings are checked before the run starts. In Python, they are checked when you make a
+configuration. An unknown setting or an invalid value stops the command with one line that gives the
+setting and the fix.
 """
 
 PRESETS_HEADER = """\
@@ -57,8 +58,8 @@ hyper-parameters. Every other preset is a list of settings that differ from it.
 | compare with other uses of demonstrations | `dqfd`, `replay-spiking` |
 | compare without demonstrations | `rainbow`, `apex-dqn`, `dueling`, `per`, `double-dqn`, `dqn` |
 
-Sizes are those of Atari. `--scale small` is for small tasks; some presets have sizes of their own
-there.
+Sizes are for Atari games. `--scale small` is for small tasks; some presets have their own sizes at
+this scale.
 """
 
 SCALES_HEADER = """\
@@ -119,7 +120,7 @@ def generate_presets_page() -> str:
         )
         if small:
             sizes = [f"`{k.replace('__', '.')}` {format_value(v)}" for k, v in small.items()]
-            parts.append(f"At the scale small: {', '.join(sizes)}.\n")
+            parts.append(f"At the scale `small`: {', '.join(sizes)}.\n")
     return "\n".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""Learning to act from a handful of demonstrations plus reward: Ape-X DQfD.
+"""Ape-X DQfD: agents that learn from a few demonstrations and from reward.
 
 from lookfurther import Agent, preset, train
 

@@ -16,7 +16,10 @@ from lookfurther.settings.setting_names import describe_unknown, flatten_tree
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """How environments are adapted. `action_repeat` to `episode_length_unit` are for Atari only."""
+    """How environments are adapted.
+
+    The settings from `action_repeat` to `episode_length_unit` are for Atari games only.
+    """
 
     wrappers: tuple[str, ...] = ()
     """Gymnasium wrappers, innermost first, as module:Class"""
@@ -27,7 +30,7 @@ class EnvConfig:
     reward_transform: Literal["raw", "clip", "signed-log"] = "raw"
     """applied to rewards before learning"""
     action_repeat: int = 4
-    """emulator frames an action lasts"""
+    """emulator frames that an action lasts"""
     full_actions: bool = True
     """all 18 Atari actions instead of the game's own"""
     noop_max: int = 30
@@ -73,7 +76,7 @@ class ActorConfig:
     max_demo_lengths: float = 0.0
     """truncate episodes at this many times the length of the longest demonstration; 0: never"""
     stagger_steps: int = 0
-    """truncate each lane's first episode at a random one of these steps; 0: lanes start together"""
+    """truncate each lane's first episode at a random step, at most this one; 0: do not"""
 
 
 @dataclass(frozen=True)
@@ -89,13 +92,13 @@ class ReplayConfig:
     expert_noop_starts: bool = False
     """also store the first steps of Atari demonstrations as they look after every no-op start"""
     horizon_losses: Literal["separate", "summed"] = "separate"
-    """each length is a transition with its own priority, or a step sums the losses of all"""
+    """an item for each length, with its own priority, or one item for the sum of all losses"""
     alpha: float = 0.6
     """priority exponent"""
     beta: float = 0.4
     """importance exponent"""
     beta_schedule: Literal["constant", "linear"] = "constant"
-    """importance exponent over the run: constant, or rising linearly to 1 at its end"""
+    """importance exponent over the run: constant, or rising linearly to 1 at the end of the run"""
     priority_offset: float = 1e-6
     """added to every priority"""
     expert_priority_offset: float = 0.0
@@ -139,7 +142,7 @@ class LearnerConfig:
     expert_items: int = 64
     """expert transitions in a batch"""
     demonstrations: Literal["fixed", "annealed", "priority", "spike"] = "fixed"
-    """`expert_items` of a batch, falling to 0 over the run, by priority, or in the agent replay"""
+    """share of a batch: fixed, falling to 0 over the run, by priority, or in the agent replay"""
     learning_rate: float = 5e-5
     """the optimizer's learning rate"""
     optimizer: Literal["adam", "rmsprop"] = "adam"
@@ -157,7 +160,7 @@ class LearnerConfig:
     margin: float = math.sqrt(0.999)
     """lambda of the imitation loss"""
     margin_scale: float = 0.0
-    """lambda is at least this times the absolute value of the demonstrated action; 0: the paper"""
+    """smallest lambda, relative to the value of the demonstrated action; 0: as in the paper"""
     td_loss: Literal["huber", "squared"] = "huber"
     """loss of a TD error: Huber, or half its square"""
     double_q: bool = True
@@ -173,7 +176,7 @@ class LearnerConfig:
     popart_step: float = 1e-4
     """step of the moving moments of network.head popart"""
     constrained_td: bool = False
-    """bootstrap from the online network, and no gradient along that of the next state's value"""
+    """bootstrap from the online network; project out the gradient of the next state's value"""
     l2_weight: float = 0.0
     """weight of the sum of all squared weights and biases"""
     pretraining_updates: int = 0
@@ -185,13 +188,13 @@ class LearnerConfig:
     imitated_episodes: Literal["best", "all"] = "best"
     """expert episodes in the imitation loss: the best one, or all as in DQfD"""
     imitated_steps: Literal["all", "unambiguous"] = "all"
-    """steps of them in it: all, or none whose observation recurs later with another action"""
+    """which of their steps: all, or without those whose observation has another action later"""
     priority_type: Literal["huber", "abs"] = "huber"
     """priority of an item: its Huber TD loss, or its absolute TD error"""
     priority_after_step: bool = False
-    """recompute priorities with the updated weights, as Algorithm 1 prints (one more pass)"""
+    """compute priorities with the updated weights, as in Algorithm 1 (one more forward pass)"""
     samples_per_insert: float = 8.0
-    """items learned from per agent step inserted"""
+    """items that the learner learns from for each agent step added to the replay"""
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class EpsilonGreedy:
 class EpsilonZGreedy:
     """epsilon-z-greedy (Dabney et al. 2021): a random action lasts n steps, n sampled from n^-2.
 
-    A lane that is not exploring starts to with probability epsilon. An episode's end stops it.
+    A lane begins such an action with probability epsilon. The end of an episode ends it too.
     """
 
     def __init__(self, lanes: int, device: torch.device) -> None:

@@ -14,7 +14,7 @@ from lookfurther.networks.heads import DuelingHead
 class MasterWeights:
     """A network and, for precisions other than float32, a compute copy in that precision.
 
-    Dueling heads always compute in float32: the copy shares the network's own.
+    Dueling heads always compute in float32: the copy uses the head of the network itself.
     """
 
     def __init__(

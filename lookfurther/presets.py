@@ -1,4 +1,4 @@
-"""The paper's variants and its ancestors as data: their source, and the settings they change."""
+"""Variants of the paper and of earlier papers, as data: their source, and their settings."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ PRESETS: dict[str, Preset] = {
         {"environment__reward_transform": "clip", "learner__value_transform": "identity"},
     ),
     "replay-spiking": Preset(
-        "Lipton et al. 2016, demonstrations start in the agent's replay and age out",
+        "Lipton et al. 2016, demonstrations in the agent's replay until they are overwritten",
         {
             "learner__agent_items": 256,
             "learner__expert_items": 0,
@@ -231,7 +231,7 @@ def preset(name: str, scale: str = "paper", **overrides: Any) -> Config:
       apex-dqn         Tables 1-4, Ape-X DQN (Horgan et al. 2018)
       apex-dqn-horgan  Horgan et al. 2018, Ape-X DQN with its own optimizer, loss and sizes
       clipped          Sec. 3.2, clipped rewards instead of the transformed Bellman operator
-      replay-spiking   Lipton et al. 2016, demonstrations start in the agent's replay and age out
+      replay-spiking   Lipton et al. 2016, demonstrations in the agent's replay until overwritten
       dqfd             Hester et al. 2018, DQfD
       dqn              Mnih et al. 2015, DQN with the constants of DQN Zoo
       double-dqn       van Hasselt et al. 2016, Double DQN with the tuned constants of DQN Zoo

@@ -2,7 +2,7 @@
 
 Printed:  h(z)     = sign(z)(sqrt(|z| + 1) - 1) + eps z
           h^-1(x)  = sign(x)(((sqrt(1 + 4 eps (|x| + 1 + eps)) - 1) / (2 eps))^2 - 1)
-Here both are rationalised: the printed forms cancel near 0 in float32, and autograd through
+Here both are rationalised: the printed forms lose digits near 0 in float32, and autograd through
 sign and abs gives the wrong gradient at 0. IDENTITY instead of h is the ablation without the
 transformed operator.
 """

@@ -1,4 +1,4 @@
-"""Analysis of an agent: values along a demonstration, where it leaves it, where it stands still."""
+"""Analysis of an agent: values along a demonstration, where greedy play leaves it, standstills."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Demonstration(NamedTuple):
 
 
 class AnalysisSettings(NamedTuple):
-    """What is played."""
+    """How many episodes and rollouts are played, and how long."""
 
     every: int  # steps of the demonstration between rollouts; 0: evenly spaced
     steps: int  # of each rollout from the demonstration

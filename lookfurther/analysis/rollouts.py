@@ -60,7 +60,7 @@ class StackedRollout:
 
 
 class GreedyRollout(StackedRollout):
-    """A rollout from a step of a demonstration until it leaves it, and on from there."""
+    """A rollout from a step of a demonstration; it continues after it leaves the demonstration."""
 
     def __init__(self, start: EnvStart, episode: Episode, stack: int) -> None:
         observation = observation_at(episode, start.step, stack)

@@ -1,4 +1,4 @@
-"""Where episodes stand still: long stretches that show only what the episode showed before."""
+"""Where episodes stand still: long periods in which almost no new picture is shown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EpisodeSettings(NamedTuple):
 
 @dataclass
 class Standstill:
-    """One stretch of one episode."""
+    """One period of one episode in which it stands still."""
 
     episode: int
     first_step: int
@@ -83,7 +83,7 @@ class StandstillPlace(NamedTuple):
 
 
 class StandstillDetector:
-    """Tells after each plane whether the last `window` planes were almost all shown before."""
+    """Detects after each plane whether almost all of the last `window` planes were shown before."""
 
     def __init__(self, window: int) -> None:
         self.shown: set[bytes] = set()

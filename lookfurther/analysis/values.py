@@ -1,4 +1,4 @@
-"""The values of an agent along a demonstration, next to the return that it obtained."""
+"""The values of an agent along a demonstration, next to the return of the demonstration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QFunction = Callable[[np.ndarray], np.ndarray]  # observations [m, ...] to f(x, 
 
 
 class DemonstrationValues(NamedTuple):
-    """Arrays [T] over the steps of a demonstration; values are in h space unless named raw."""
+    """Arrays [T] over the steps of a demonstration; h transforms all values except the raw ones."""
 
     demonstrated_action: np.ndarray
     greedy_action: np.ndarray

@@ -1,1 +1,1 @@
-"""The commands of `lookfurther`: one module each, whose `run` gets the arguments after its name."""
+"""The commands of `lookfurther`, one module each. `run` gets the arguments after the command."""

@@ -1,4 +1,4 @@
-"""A beam search for the actions of an agent that stays close to a human's play."""
+"""A beam search for one action per step, so that the game stays close to a human's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONFLICT_PENALTY = 25  # for each observation that other games have with other a
 
 
 class BeamSettings(NamedTuple):
-    """The effort of the search. The first settings suffice nearly everywhere."""
+    """The effort of the search. The first settings are enough nearly everywhere."""
 
     width: int  # candidates that are kept
     action_window: int  # steps before and after a step whose actions it may take
@@ -49,7 +49,7 @@ class ReferencePlay(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A play of the first steps."""
+    """A game that was played up to a step."""
 
     distance: int  # from the human's play
     state: ALEState
@@ -77,8 +77,8 @@ class Successor(NamedTuple):
 class BeamSearch:
     """Extends candidates step by step and compares them with the human's play.
 
-    With a `policy_table` it prefers candidates that one policy can play together with the games of
-    the table: equal observations have equal actions.
+    With a `policy_table` it prefers candidates that take the actions of the table where they see
+    the same observations. One policy can then play all these games.
     """
 
     def __init__(

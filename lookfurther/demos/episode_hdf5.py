@@ -1,4 +1,4 @@
-"""Episodes as arrays in Minari's HDF5 file: written deflated, read in the sandbox process."""
+"""Episodes as arrays in Minari's HDF5 file: written compressed, read in the sandbox process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FRAMES_FIELD = "infos/frames"
 
 
 class ExpectedArray(NamedTuple):
-    """What an array must be before it is read."""
+    """The shape and type that an array must have before it is read."""
 
     shape: tuple[int, ...]
     dtype_kinds: str  # NumPy's letters for kinds of numbers

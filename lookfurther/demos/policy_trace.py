@@ -1,4 +1,7 @@
-"""Whether one policy without memory can play several games: equal observations, equal actions."""
+"""Checks whether one policy without memory can play several games.
+
+It can if the games take equal actions wherever they show equal observations.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ Observation = tuple[int, ...]  # hashes of the last frames, 0 before the first o
 class PolicyTable:
     """The actions of all games so far, by observation.
 
-    A player who waits before a still picture has two actions for it. Both are then allowed.
+    If nothing moves while a player waits, the player has two actions for the same observation: to
+    wait and to go on. Both are then allowed.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,10 @@
 """Shorten the waits of an aligned Atari game.
 
-Bytes of RAM that do not change while the player waits describe the player and what it has done. A
-wait is a stretch of steps in which these bytes stay the same. The search varies the length of each
-wait and plays the game's own actions in between. It keeps the games in which the player has reached
-the same place with the same rewards, and takes the shortest of them. Enemies and lasers may be
-elsewhere by then, so a game that is early may have to wait later.
+Some bytes of RAM do not change while the player waits. They describe the player and what it has
+done. A wait is a number of consecutive steps in which these bytes stay the same. The search varies
+the length of each wait and plays the game's own actions between the waits. It keeps the games in
+which the player has reached the same place with the same rewards, and takes the shortest of them.
+Enemies and lasers may then be at other places, so a game that is early may have to wait later.
 """
 
 from __future__ import annotations

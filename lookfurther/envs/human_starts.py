@@ -31,8 +31,8 @@ class HumanStartEnv(gymnasium.Env):
     """One game whose episodes begin at given states; the seed of a reset chooses among them.
 
     Its planes, rewards and ends equal those of the vector environment. Sticky actions are drawn
-    here, frame by frame as in the emulator: the emulator's random state is part of a saved state,
-    so all episodes from one start would draw the same.
+    here, frame by frame as in the emulator. The emulator itself would draw the same ones in all
+    episodes from one start, because its random state is part of a saved state.
     """
 
     def __init__(self, env: str, starts: Sequence[HumanStart], env_config: EnvConfig) -> None:

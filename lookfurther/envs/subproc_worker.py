@@ -48,7 +48,7 @@ class WorkerLost(Exception):
 
 
 class WorkerSetup(NamedTuple):
-    """What all workers of a run share."""
+    """The settings that all workers of a run share."""
 
     memory: Any  # one `lane_dtype(spec)` record for every lane
     spec: Spec

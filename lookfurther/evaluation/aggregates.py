@@ -1,8 +1,9 @@
 """Aggregates over tasks and runs, with stratified bootstrap confidence intervals.
 
 After Agarwal et al. (2021), "Deep reinforcement learning at the edge of the statistical
-precipice". Strata are one array for each task. Its last axis holds that task's runs (or, for a
-single evaluation, its episodes); axes before it are batch axes, so that resamples need no loop.
+precipice". Strata are one array for each task. The last axis of an array holds the runs of that
+task (or, for a single evaluation, its episodes). The axes before it are batch axes, so that
+resamples need no loop.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The backward pass first computes the gradients of the activations down through the streams: the
 convolutions need nothing else. The gradients of the weights of streams and head are many small
-kernels. They run at the same time as the convolutions, where autograd would run them before.
+kernels. They run at the same time as the convolutions; autograd would run them first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lookfurther.system.acceleration import make_side_stream
 
 
 class SavedActivations(NamedTuple):
-    """What the backward pass needs of the forward pass."""
+    """The results of the forward pass that the backward pass needs."""
 
     images: Tensor
     conv_outputs: list[Tensor]  # after ReLU, channels last

@@ -1,4 +1,4 @@
-"""CUDA streams for work that runs at the same time as what follows."""
+"""CUDA streams for work that runs at the same time as the work after it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ DECAY = 0.95
 
 
 class RMSProp:
-    """theta - rate g / sqrt(mean(g^2) - mean(g)^2 + eps), with decaying means from 0 on.
+    """theta - rate g / sqrt(mean(g^2) - mean(g)^2 + eps), with decaying means that start at 0.
 
     The regularizer is inside the root, as in DQN's own code and in DQN Zoo. torch's RMSprop adds
     it outside.

@@ -1,4 +1,4 @@
-"""A recorded episode that is shown again; the episode in progress is not touched."""
+"""A recorded episode that is shown again; the episode in progress does not change."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from lookfurther.types import Batch
 
 
 class ReplayMixture:
-    """Samples from both replays and returns each one's priorities to it."""
+    """Samples from both replays, and gives each replay the new priorities of its items."""
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ class SharedMixture(ReplayMixture, ABC):
 
 
 class PriorityMixture(SharedMixture):
-    """One replay in all but storage: an item is drawn in proportion to its mass (DQfD)."""
+    """Draws from both replays as if they were one, in proportion to mass (DQfD)."""
 
     def expert_share(self) -> float:
         agent, expert = self.agent.tree.total_mass, self.demos.tree.total_mass
@@ -78,7 +78,7 @@ class PriorityMixture(SharedMixture):
 
 
 class AnnealedMixture(SharedMixture):
-    """A share of every batch are demonstrations: first `expert_items`, then as a schedule sets."""
+    """A schedule sets the share of demonstrations in a batch; it starts at `expert_items`."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

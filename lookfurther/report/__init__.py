@@ -1,4 +1,4 @@
-"""Reports: run folders to one page of the paper's tables and figures, with its own numbers."""
+"""Reports: one page with the results of run folders in the tables and figures of the paper."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One score per run: a column for each variant, a row for each environment, as in the paper.
 
-Scores of evaluations and returns in training are never in the same columns: a training return is
-of exploring lanes and of changing weights.
+Scores of evaluations and returns in training are never in the same columns: in training, lanes
+explore and weights change.
 """
 
 from __future__ import annotations

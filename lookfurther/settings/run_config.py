@@ -1,4 +1,4 @@
-"""The settings of a run that are not of the algorithm."""
+"""The settings of a run that do not belong to the algorithm."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class RunConfig:
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """of the networks' arithmetic; weights stay float32. auto: bfloat16 if the device has it"""
+    """precision of arithmetic; weights stay float32. auto: bfloat16 if the device has it"""
     compile: Literal["auto", "on", "off"] = "auto"
-    """compile the learner's arithmetic, half a minute at the start. auto: on a GPU"""
+    """compile the learner's arithmetic, which takes half a minute. auto: on a GPU only"""
     threads: int = 0
     """threads of the learner on a CPU; 0: chosen from the cores"""
     evaluate_period: int = 0

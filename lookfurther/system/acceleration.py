@@ -31,14 +31,14 @@ def _import_gpu_module(name: str) -> Any | None:
 
 
 class SideStream(Protocol):
-    """Where work runs at the same time as what follows; see `lookfurther.gpu.streams`."""
+    """Runs work at the same time as the work after it; see `lookfurther.gpu.streams`."""
 
     def fork(self) -> AbstractContextManager[None]: ...
     def join(self) -> None: ...
 
 
 class InlineStream:
-    """On a CPU, work runs where it is written."""
+    """On a CPU, work runs immediately."""
 
     def fork(self) -> AbstractContextManager[None]:
         return nullcontext()

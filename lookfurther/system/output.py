@@ -1,4 +1,4 @@
-"""Lines for the standard output, which may lack some letters and may be closed."""
+"""Lines for the standard output, which may be closed and may not encode every letter."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Jump starts: some lanes begin with a part of a demonstration, then the agent takes over.
 
-The agent so meets every part of the demonstrated game from the first minute on, not only what it
-reaches by itself (Salimans & Chen 2018; Uchendu et al. 2022). Not in the paper, and off by default.
+The agent then practises every part of the demonstrated game from the first minute on, not only the
+parts that it reaches by itself (Salimans & Chen 2018; Uchendu et al. 2022). Jump starts are not in
+the paper and are off by default.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class JumpStarts:
 
 
 class ForcedActions:
-    """Another exploration, except where an action of 0 or more is given from outside."""
+    """Takes the forced action of a lane if it is 0 or more, else that of another exploration."""
 
     def __init__(self, inner: Exploration, lanes: int, device: torch.device) -> None:
         self.inner = inner
@@ -118,7 +119,7 @@ class ForcedActions:
 
 
 class JumpStartGroup(ActorGroup):
-    """An `ActorGroup` in which some lanes jump."""
+    """An `ActorGroup` in which some lanes have jump starts."""
 
     envs: AtariEnvs
 

@@ -26,7 +26,7 @@ PRETRAINING_BURST = 50  # updates between two checks for a stop signal
 class TrainingLoop:
     """Moves experience from the actors to the replays, and updates from the learner to the actors.
 
-    Every number of a run is in here: `state` is what a checkpoint stores.
+    It holds every number of a run: a checkpoint stores its `state`.
     """
 
     def __init__(

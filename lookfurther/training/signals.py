@@ -36,7 +36,9 @@ class EnvCallTracker:
 
 
 class StopSignals:
-    """Within it, the first SIGTERM, SIGINT or SIGHUP sets `received_signal`; a second one exits.
+    """A context in which the first stop signal sets `received_signal`, and a second one exits.
+
+    Stop signals are SIGTERM, SIGINT and SIGHUP.
 
     If `is_in_environment()` is still true STEP_TIMEOUT seconds after the first signal,
     StopRequested is raised inside the environment. Only the main thread can handle signals: in
@@ -100,7 +102,7 @@ class StopSignals:
 
 
 class CheckpointSignal:
-    """Within it, SIGUSR1 sets `is_requested`; outside the main thread this does nothing."""
+    """A context in which SIGUSR1 sets `is_requested`; outside the main thread it does nothing."""
 
     def __init__(self) -> None:
         self.is_requested = False

@@ -1,7 +1,7 @@
 """Throughput of this machine: the parts of a run, alone and together.
 
 Every measurement uses the parts that training uses. The replay is filled to its capacity, so that
-sampling takes as long as late in a run. Demonstrations are noise.
+sampling takes as long as late in a run. Demonstrations are random data.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ class UpdateRunner:
 
     If the replays are on the learner's device, complete updates are one graph. As soon as the
     priorities of a batch are written, the next batch is sampled, prepared and evaluated by the
-    target network, in parallel with the backward pass. The result is the same as one after the
-    other, as long as the target network does not change. Replays in host memory sample there; the
-    rest is one graph.
+    target network, in parallel with the backward pass. As long as the target network does not
+    change, the result equals that of sequential updates. Replays in host memory sample there, and
+    the rest of an update is one graph.
     """
 
     def __init__(self, mixture: ReplayMixture, learner: Learner) -> None:

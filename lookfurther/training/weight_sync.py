@@ -16,9 +16,9 @@ from lookfurther.training.launch_limit import MAX_AHEAD
 class WeightSync:
     """Gives actors new weights; on a GPU neither the actors nor the learner wait for it.
 
-    There Python is up to MAX_AHEAD iterations ahead of the learner, whose weights are ready only
-    when it has caught up. The learner's stream copies them to `pending_weights`. The actors take
-    them MAX_AHEAD + 1 iterations later, when this copy is certain to be done.
+    On a GPU, Python is up to MAX_AHEAD iterations ahead of the learner, so the new weights are not
+    ready yet. The learner's stream copies them to `pending_weights`. The actors take them
+    MAX_AHEAD + 1 iterations later, when this copy is certainly done.
     """
 
     def __init__(self, weights: MasterWeights, streams: Sequence[Any]) -> None:

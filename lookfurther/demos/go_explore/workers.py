@@ -1,7 +1,8 @@
 """Run explorers in this process or in worker processes.
 
-Pipes instead of concurrent.futures: an explorer stays in its worker with its seed and best ranks, a
-worker that dies is reported with its exit code, and the end of a search kills workers at once.
+This module uses pipes instead of concurrent.futures. An explorer stays in its worker with its seed
+and best ranks, a worker that dies is reported with its exit code, and the end of a search kills
+workers at once.
 """
 
 from __future__ import annotations

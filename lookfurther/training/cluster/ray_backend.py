@@ -1,4 +1,4 @@
-"""Actors as Ray actors. The only module that imports Ray, and only `--cluster` imports it."""
+"""Actors as Ray actors. Only `--cluster` and `cluster check` import the modules that need Ray."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class RayActor(RemoteActor):
 class RayBackend:
     """The `ActorBackend` of the Ray cluster that this process is connected to.
 
-    Ray neither restarts an actor nor repeats a call: a new actor must know that it is a new one.
+    Ray is told neither to restart an actor nor to repeat a call, because a new actor must know that
+    it is new.
     """
 
     def __init__(self, setup: ActorSetup) -> None:
