@@ -1,4 +1,4 @@
-"""Rings of slots: every frame is stored once, whatever the number of items that use it.
+"""Rings of slots: every frame is stored once for all items that use it.
 
 A lane is one continuous trajectory. A slot holds the newest plane of x_t, the action taken there,
 the reward that followed, and marks.

@@ -1,4 +1,4 @@
-"""What the training loop needs from its actors, wherever they run."""
+"""What the training loop needs from its actors, on this machine or on others."""
 
 from __future__ import annotations
 

@@ -34,8 +34,9 @@ def jump_start_lanes(lanes: int, share: float) -> np.ndarray:
 class JumpStarts:
     """The part of a demonstration that each lane plays before the agent takes over.
 
-    A new episode of one of `is_jumping` [m] bool draws the moment uniformly from the steps of the
-    best demonstration with that start. It is truncated `length` steps after that moment.
+    In the lanes `is_jumping` [m] bool, a new episode draws the step of the handover uniformly from
+    the best demonstration with the same no-op start. The episode is truncated `length` steps after
+    the handover.
     """
 
     def __init__(
