@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
 NOTES = tuple(sorted(f"notes/{path.name}" for path in (ROOT / "notes").glob("*.md")))
 QUICKSTART, PYTHON, RUNS = "docs/quickstart.md", "docs/python.md", "docs/runs.md"
+COMPARISON = "docs/comparison.md"
 Table = tuple[list[str], list[list[str]]]  # header, rows
 
 

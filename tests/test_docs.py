@@ -10,6 +10,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 
 from lookfurther.cli import main
@@ -18,6 +20,7 @@ from lookfurther.evaluation import evaluate as evaluation
 from lookfurther.training.monitoring import metrics
 from lookfurther.validation import validate
 from tests.doc_pages import (
+    COMPARISON,
     NOTES,
     PAGES,
     PYTHON,
@@ -52,13 +55,28 @@ def short_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(training, "train", train)
     monkeypatch.setattr(evaluation, "evaluate", evaluate)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("page", ["README.md", PYTHON])
+def cartpole_arrays() -> dict[str, Any]:
+    """The arrays of docs/comparison.md: an episode of CartPole that pushes to one side."""
+    env = gymnasium.make("CartPole-v1")
+    steps = [(env.reset(seed=0)[0], None, False)]
+    while not steps[-1][2]:
+        steps.append(env.step(1)[:3])  # type: ignore[arg-type]
+    return {
+        "observations": np.array([step[0] for step in steps]),
+        "actions": [1] * (len(steps) - 1),
+        "rewards": [step[1] for step in steps[1:]],
+    }
+
+
+@pytest.mark.parametrize("page", ["README.md", PYTHON, COMPARISON])
 def test_python_code_runs(page: str, short_runs: None, tmp_path: Path) -> None:
     """Run every Python block in order; the runs write the documented files and metrics."""
     namespace: dict[str, Any] = {"__name__": "docs"}
+    namespace |= cartpole_arrays() if page == COMPARISON else {}
     blocks = list(fences(page, "python"))
     assert blocks
     for line, code in blocks:

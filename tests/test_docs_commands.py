@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -32,7 +31,8 @@ from lookfurther.envs import get_spec
 from lookfurther.evaluation import evaluate as evaluation
 from lookfurther.evaluation import suite
 from lookfurther.training.train import default_run_dir
-from tests.doc_pages import RUNS, fences
+from tests.doc_files import prepare_comparison, save_breakout_dataset
+from tests.doc_pages import COMPARISON, RUNS, fences
 from tests.sample_recordings import asterix_recording, montezuma_recording, write_demo
 from tests.test_docs_shell import COMMANDS, shell
 
@@ -48,7 +48,8 @@ NOT_RUN = {
     "pip install": "downloads packages",
     "make train": "installs first; runs python -m examples.unlock_pickup, which is tested",
     "make test": "runs this test",
-    "tensorboard": "another project's server",
+    "tensorboard --logdir": "another project's server",
+    "--run.loggers tensorboard wandb": "needs an account; test_loggers.py has a stand-in",
     "--cluster": "starts Ray; test_cluster_ray.py has such runs",
     "lookfurther cluster": "starts Ray; test_cluster_ray.py runs it",
     "lookfurther checkpoint": "needs a run in progress; test_run_process.py has one",
@@ -205,18 +206,12 @@ def prepare_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def prepare_recordings(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Recordings, a Minari dataset, a searched set, and a run of Pong."""
-    from tests.minari_datasets import make_minari_dataset
-
     write_demo(home / "MontezumaRevenge.demo", montezuma_recording())
     save_random_set("montezuma/found-v0", "ALE/MontezumaRevenge-v5", 60)
     (home / "recordings").mkdir()
     for name in ("Asterix1.demo", "Asterix2.demo"):
         write_demo(home / "recordings" / name, asterix_recording())
-    env = gymnasium.make("ALE/Breakout-v5", repeat_action_probability=0.0, frameskip=4)
-    dataset = home / ".minari/datasets/atari/breakout/expert-v0"
-    dataset.parent.mkdir(parents=True)
-    with monkeypatch.context() as inner:
-        make_minari_dataset(home, inner, env, jpeg_encoding=False).rename(dataset)
+    save_breakout_dataset(home, monkeypatch)
     words = "train no-demos --scale small --env ALE/Pong-v5"
     assert main(shortened(words.split())) == 0
 
@@ -254,6 +249,7 @@ PREPARE: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
     "README.md": prepare_nothing,
     "docs/quickstart.md": prepare_nothing,
     "docs/environments.md": prepare_nothing,
+    COMPARISON: prepare_comparison,
     "docs/settings.md": prepare_pong,
     RUNS: prepare_runs,
     DEMONSTRATIONS: prepare_recordings,
