@@ -85,18 +85,16 @@ def build_stability_jobs(out: Path, data: dict[str, Any]) -> dict[float, list[su
 
 
 def collect_results(jobs: dict[float, list[suite.SuiteJob]]) -> list[dict[str, Any]]:
-    """One row for each run; a run that failed, for example by divergence, has its reason."""
+    """One row for each run that is done or failed, for example by divergence."""
     rows = []
     for gamma, members in jobs.items():
         for job in members:
-            row: dict[str, Any] = {"gamma": gamma, "preset": job.config.preset}
-            row["seed"] = job.config.run.seed
+            row = {"gamma": gamma, "preset": job.config.preset, "seed": job.config.run.seed}
             if job.state == "done":
                 agent = Agent.load(job.folder, modules=[MODULE])
-                row |= summarize_chain(evaluate_chain(agent))
-            else:
-                row["failure"] = job.failure.partition(" (")[0] or job.state
-            rows.append(row)
+                rows.append(row | summarize_chain(evaluate_chain(agent)))
+            elif job.state == "failed":
+                rows.append(row | {"failure": job.failure.partition(" (")[0]})
     return rows
 
 
@@ -113,6 +111,13 @@ def run_study(out: Path, parallel: int, data: dict[str, Any]) -> list[dict[str, 
     return collect_results(jobs)
 
 
+def write_results(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write the rows as JSON with one line per run."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
+    write_text(path, f'{{"rows": [\n{lines}\n]}}\n')
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("runs/stability"))
@@ -121,8 +126,7 @@ def main() -> None:
     options = parser.parse_args()
     _, data = suite.read_suite(str(SUITE_FILE))
     rows = run_study(options.out, options.parallel, data)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    write_text(options.json, json.dumps({"rows": rows}, indent=1) + "\n")
+    write_results(options.json, rows)
     for row in rows:
         print(row["gamma"], row["preset"], row["seed"], row.get("error", row.get("failure")))
 

@@ -57,6 +57,7 @@ NOT_RUN = {
     "lookfurther pull": "downloads; test_sharing.py has a local server",
     "lookfurther demos search": "takes minutes; test_go_explore.py has shorter ones",
     "python -m analysis": "test_benchmarks.py runs them",
+    "experiments": "takes an hour or a night; test_experiments_page.py has a short study",
     "python -m benchmarks": "test_benchmarks.py runs them, except those that need a GPU or peers",
 }
 
