@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -38,6 +38,7 @@ from lookfurther.training.cluster.remote_actor import ActorSetup
 from lookfurther.training.cluster.source import ClusterSource
 
 CAPACITY = 40_000  # steps in the replay
+WEIGHTS_SENT = 20
 CPU = torch.device("cpu")
 
 
@@ -69,24 +70,34 @@ def make_config(env: str, actors: int) -> Config:
     return preset("no-demos", "small", env=env, actor__lanes=8 * actors, replay__capacity=CAPACITY)
 
 
+def build_source(
+    config: Config, options: ClusterOptions, make_backend: Callable[[ActorSetup], RayBackend]
+) -> tuple[ClusterSource, Learner]:
+    """A source that is connected to a replay, and the learner whose weights it sends."""
+    spec = get_spec(config.env, config.environment)
+    network = make_network_builder(config.network)(spec)
+    learner = Learner(network, config.learner, CPU, torch.float32)
+    setup = ActorSetup(config, config.env, learner.online_network, options.actors)
+    source = ClusterSource(setup, make_backend(setup), options, learner.online_weights)
+    source.connect_replay(build_mixture(config, spec, [], CPU).agent)
+    return source, learner
+
+
 def measure_source(
     config: Config, actors: int, actor_class: type[RayActor], is_remote: bool, seconds: float
 ) -> dict[str, float]:
     """Rates of a source whose chunks are added to a replay, after every actor has sent one."""
-    spec = get_spec(config.env, config.environment)
-    network = make_network_builder(config.network)(spec)
-    learner = Learner(network, config.learner, CPU, torch.float32)
-    setup = ActorSetup(config, config.env, learner.online_network, actors)
-    backend = BenchmarkBackend(setup, actor_class, is_remote)
-    source = ClusterSource(setup, backend, ClusterOptions(actors=actors), learner.online_weights)
-    replay = build_mixture(config, spec, [], CPU).agent
-    source.connect_replay(replay)
-    while not all(lease.next_sequence for lease in source.leases):
-        _add_chunk(source)
+
+    def make_backend(setup: ActorSetup) -> RayBackend:
+        return BenchmarkBackend(setup, actor_class, is_remote)
+
+    source, _ = build_source(config, ClusterOptions(actors=actors), make_backend)
+    replay = source.replay
+    play_until(source, lambda: all(lease.next_sequence for lease in source.leases))
     before, chunks, busy = replay.inserted, 0, time.process_time()
     start = time.perf_counter()
     while not chunks or time.perf_counter() - start < seconds:
-        _add_chunk(source)
+        add_chunk(source)
         chunks += 1
     elapsed, busy = time.perf_counter() - start, time.process_time() - busy
     source.close()
@@ -100,7 +111,28 @@ def measure_source(
     }
 
 
-def _add_chunk(source: ClusterSource) -> None:
+def measure_weights(config: Config, rounds: int) -> dict[str, float]:
+    """The cost of one set of weights for the process of the learner, and its size."""
+    source, learner = build_source(config, ClusterOptions(actors=1, weights_seconds=0), RayBackend)
+    busy = time.process_time()
+    for _ in range(rounds):
+        source.publish_weights(learner.online_weights)
+    busy = time.process_time() - busy
+    source.close()
+    return {
+        "driver_milliseconds": 1000 * busy / rounds,
+        "megabytes": sum(array.nbytes for array in source.weights.values()) / 1e6,
+    }
+
+
+def play_until(source: ClusterSource, is_done: Callable[[], bool]) -> None:
+    """Add chunks to the replay until something has happened."""
+    while not is_done():
+        add_chunk(source)
+
+
+def add_chunk(source: ClusterSource) -> None:
+    """Add the next chunk of any actor to the replay."""
     source.start_step()
     source.collect_chunk()
     source.add_chunk()
@@ -115,9 +147,10 @@ CASES: dict[str, tuple[type[RayActor], bool]] = {
 
 
 def run(env: str, actor_counts: Sequence[int], seconds: float, rounds: int) -> dict[str, Any]:
-    """Medians over the rounds of every case and number of actors."""
+    """Medians over the rounds of every case and number of actors, and the cost of weights."""
     figures: dict[str, Any] = {}
     with connect_cluster("local"):
+        weights = measure_weights(preset("apex-dqfd-deeper", env=env), WEIGHTS_SENT)
         for name, (actor_class, is_remote) in CASES.items():
             for actors in actor_counts:
                 config = make_config(env, actors)
@@ -126,7 +159,7 @@ def run(env: str, actor_counts: Sequence[int], seconds: float, rounds: int) -> d
                     for _ in range(rounds)
                 ]
                 figures[f"{name}, {actors} actors"] = median_of_rounds(measured)
-    return figures
+    return {"figures": figures, "weights": weights}
 
 
 def main() -> int:
@@ -136,14 +169,15 @@ def main() -> int:
     options = parser.parse_args()
     limit_cores(options.cores)
     machine = machine_info(["torch", "ray", "lz4", "ale-py"])
-    figures = run(options.env, options.actors, options.seconds, options.rounds)
+    measured = run(options.env, options.actors, options.seconds, options.rounds)
+    figures = measured["figures"]
     columns = list(next(iter(figures.values())))
     table = format_table(
         ["case", *(column.replace("_", " ") for column in columns)],
         [[name, *row.values()] for name, row in figures.items()],
     )
     result = {"env": options.env, "seconds": options.seconds, "rounds": options.rounds}
-    result |= {"figures": figures, "surroundings": machine}
+    result |= measured | {"surroundings": machine}
     write_report(f"actors on Ray, {options.env}", result, table, options.json)
     return 0
 

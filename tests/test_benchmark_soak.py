@@ -1,0 +1,44 @@
+"""What the soak of a cluster measures."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray", reason="needs the extra ray")
+
+from benchmarks.cluster_soak import compare_quarters, find_shared_files, list_descendants
+
+
+def test_growth_compares_second_with_last_quarter() -> None:
+    samples = [
+        {"seconds": float(i), "memory": float(m)} for i, m in enumerate([1, 9, 4, 4, 7, 8, 5, 5])
+    ]
+    assert compare_quarters(samples) == {
+        "memory": {"second_quarter": 4.0, "last_quarter": 5.0, "growth_percent": 25.0}
+    }
+
+
+def test_descendants_include_children_of_children() -> None:
+    code = "import subprocess, sys; subprocess.run(['cat'])"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as child:
+        while not any(
+            command.startswith("cat") for command in list_descendants(child.pid).values()
+        ):
+            assert child.poll() is None
+        assert child.pid in list_descendants(os.getpid())
+        assert os.getpid() not in list_descendants(child.pid)
+
+
+def test_shared_files_are_those_with_a_name() -> None:
+    path = Path(f"/dev/shm/lookfurther-test-{os.getpid()}")
+    path.write_bytes(b"\0" * mmap.PAGESIZE)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE):
+        assert str(path) in find_shared_files([os.getpid()])
+        path.unlink()
+        assert str(path) not in find_shared_files([os.getpid()])
