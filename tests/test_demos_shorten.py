@@ -12,7 +12,7 @@ from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import episode_from_log
-from lookfurther.demos.shorten import RecordedGame, find_player_bytes, find_waits, shorten_episode
+from lookfurther.demos.shorten import AlignedGame, find_player_bytes, find_waits, shorten_episode
 from lookfurther.envs import get_spec
 from lookfurther.errors import DemonstrationError
 
@@ -32,11 +32,11 @@ def test_waits_are_stretches_without_a_change() -> None:
 WALK_AND_WAIT = ((RIGHT, 2), (NOOP, 20), (LEFT, 2), (NOOP, 9)) * 2
 
 
-def make_game(actions: np.ndarray, *columns: np.ndarray) -> RecordedGame:
+def make_game(actions: np.ndarray, *columns: np.ndarray) -> AlignedGame:
     ram = np.zeros((len(actions) + 1, 128), np.uint8)
     for address, column in enumerate(columns):
         ram[:, address] = column
-    return RecordedGame(actions, np.zeros(len(actions)), ram, None, 0)  # type: ignore[arg-type]
+    return AlignedGame(actions, np.zeros(len(actions)), ram, None, 0)  # type: ignore[arg-type]
 
 
 def test_player_bytes_move_with_the_player_only() -> None:

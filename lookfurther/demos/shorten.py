@@ -34,7 +34,7 @@ MAX_GAMES = 24  # games that are kept, shortest first, next to the original
 ProgressCallback = Callable[[int, int], None]  # steps done, steps in total
 
 
-class RecordedGame(NamedTuple):
+class AlignedGame(NamedTuple):
     """An aligned game, step by step."""
 
     action_ids: np.ndarray  # [T] ids of the emulator
@@ -69,7 +69,7 @@ class WaitSearch:
         self.ale.restoreState(state)
         return sum(self.play_step(action) for action in actions)
 
-    def record_game(self, action_ids: np.ndarray, phase: int) -> RecordedGame:
+    def record_game(self, action_ids: np.ndarray, phase: int) -> AlignedGame:
         """Play a whole game and record it."""
         active = int(np.argmax(action_ids != NOOP))
         ram, rewards, first_state = [], np.zeros(len(action_ids)), self.ale.cloneState()
@@ -82,7 +82,7 @@ class WaitSearch:
             else:
                 rewards[step] = self.play_step(action)
         ram.append(self.ale.getRAM())
-        return RecordedGame(action_ids, rewards, np.array(ram), first_state, active)
+        return AlignedGame(action_ids, rewards, np.array(ram), first_state, active)
 
 
 def shorten_episode(
@@ -105,7 +105,7 @@ def shorten_episode(
 
 
 def find_shortest(
-    search: WaitSearch, game: RecordedGame, on_progress: ProgressCallback | None = None
+    search: WaitSearch, game: AlignedGame, on_progress: ProgressCallback | None = None
 ) -> tuple[int, ...]:
     """The actions of the shortest game that reaches the original's places."""
     player = find_player_bytes(game)
@@ -124,7 +124,7 @@ def find_shortest(
 
 def pass_wait(
     search: WaitSearch,
-    game: RecordedGame,
+    game: AlignedGame,
     player: np.ndarray,
     games: Sequence[ShortenedGame],
     span: tuple[int, int, int],
@@ -153,7 +153,7 @@ def pass_wait(
     return originals + [new for new in ordered if not new.is_original][:MAX_GAMES]
 
 
-def find_player_bytes(game: RecordedGame) -> np.ndarray:
+def find_player_bytes(game: AlignedGame) -> np.ndarray:
     """The bytes that change rarely in idle steps, compared with others; no clocks.
 
     A byte that never changes is one of them.
