@@ -152,7 +152,7 @@ PRESETS: dict[str, Preset] = {
         {"environment__reward_transform": "clip", "learner__value_transform": "identity"},
     ),
     "replay-spiking": Preset(
-        "Lipton et al. 2016, demonstrations in the agent's replay until they are overwritten",
+        "Lipton et al. 2016, demonstrations in the agent's replay until overwritten",
         {
             "learner__agent_items": 256,
             "learner__expert_items": 0,
