@@ -9,15 +9,15 @@ Enemies and lasers may then be at other places, so a game that is early may have
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lookfurther.demos.align import verified_episode
+from lookfurther.demos.align import ProgressCallback, verified_episode
 from lookfurther.demos.beam_search import NOOP
 from lookfurther.demos.episode import Episode, InputLog
-from lookfurther.demos.playback import frames_by_step
+from lookfurther.demos.playback import block_majority, frames_by_step
 from lookfurther.envs.emulator import load_game, make_ale
 from lookfurther.envs.factory import find_game
 from lookfurther.errors import DemonstrationError
@@ -30,8 +30,6 @@ MAX_IDLE_RATE = 0.3  # a byte of the player changes less often in idle steps, re
 MIN_WAIT = 3  # steps
 EXTRA_WAIT = 40  # steps that a wait may become longer
 MAX_GAMES = 24  # games that are kept, shortest first, next to the original
-
-ProgressCallback = Callable[[int, int], None]  # steps done, steps in total
 
 
 class AlignedGame(NamedTuple):
@@ -89,11 +87,9 @@ def shorten_episode(
     episode: Episode, env: str, action_repeat: int, on_progress: ProgressCallback | None = None
 ) -> Episode:
     """The episode with shorter waits, verified by replay, or the episode itself."""
-    input_log = _require_aligned(episode, action_repeat)
-    rows = frames_by_step(input_log.frame_actions, action_repeat, input_log.phase)
+    input_log, action_ids = _require_aligned(episode, action_repeat)
     search = WaitSearch(input_log, env, action_repeat)
-    # Short steps are padded with a number above every action.
-    game = search.record_game(rows.min(1).astype(np.int64), input_log.phase)
+    game = search.record_game(action_ids, input_log.phase)
     actions = find_shortest(search, game, on_progress)
     lengths = np.full(len(actions), action_repeat)
     lengths[0] = input_log.phase or action_repeat
@@ -184,12 +180,13 @@ def find_waits(places: np.ndarray, first_step: int) -> list[tuple[int, int]]:
     return [(begin, end) for begin, end in pairs if end - begin >= MIN_WAIT]
 
 
-def _require_aligned(episode: Episode, action_repeat: int) -> InputLog:
-    """The input log of an episode that an agent can play."""
+def _require_aligned(episode: Episode, action_repeat: int) -> tuple[InputLog, np.ndarray]:
+    """The input log of an episode that an agent can play, and the action id of each step [T]."""
     log = episode.input_log
     if log is None or len(log.ram_writes):
         raise DemonstrationError("only aligned Atari episodes can be shortened: use demos align")
-    rows = frames_by_step(log.frame_actions, action_repeat, log.phase)[1:-1]
-    if (rows != rows[:, :1]).any():
+    rows = frames_by_step(log.frame_actions, action_repeat, log.phase)
+    action_ids, ambiguous = block_majority(rows)
+    if ambiguous:
         raise DemonstrationError("its steps have several actions: use demos align first")
-    return log
+    return log, action_ids
