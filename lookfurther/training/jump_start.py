@@ -72,15 +72,14 @@ class JumpStarts:
             self._record_gain(i)
         lengths = np.zeros(len(self.demos), np.int64)
         for i in np.flatnonzero(step.first).tolist():
-            self._begin_episode(i, self.noop_starts.get(int(noop_frames[i])))
-            lengths[i] = self.handovers[i] + self.length if self.demos[i] else 0
+            demo = self.noop_starts.get(int(noop_frames[i])) if self.is_jumping[i] else None
+            self._begin_episode(i, demo)
+            lengths[i] = self.handovers[i] + self.length if demo else 0
         return lengths
 
     def _begin_episode(self, i: int, demo: Episode | None) -> None:
-        self.elapsed[i], self.gains[i] = 0, 0.0
-        self.demos[i] = demo if self.is_jumping[i] else None
-        steps = len(demo.actions) if demo and self.is_jumping[i] else 0
-        self.handovers[i] = self.rng.integers(steps) if steps else 0
+        self.elapsed[i], self.gains[i], self.demos[i] = 0, 0.0, demo
+        self.handovers[i] = self.rng.integers(len(demo)) if demo else 0
 
     def _record_gain(self, i: int) -> None:
         """Store the agent's gain and the demonstration's in the same number of steps."""
