@@ -110,11 +110,9 @@ class KillingObserver(threading.Thread):
                 next_kill = now + self._random.uniform(*KILL_SECONDS)
 
     def _kill_actor(self, actors: Sequence[int]) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
             os.kill(self._random.choice(sorted(actors)), signal.SIGKILL)
             self.kills += 1
-        except ProcessLookupError:
-            pass
 
 
 def take_sample(seconds: float, processes: dict[int, str]) -> Sample:

@@ -79,7 +79,7 @@ class NetworkHost:
             subprocess.run(["tc", *prefix, "qdisc", "replace", "dev", device, *limit], check=True)
 
     def set_link(self, is_up: bool) -> None:
-        """Cut the link, or mend it."""
+        """Cut the link, or restore it."""
         run_ip(f"link set {self.link} {'up' if is_up else 'down'}")
 
     def count_bytes(self) -> tuple[int, int]:

@@ -26,8 +26,7 @@ class RayActor(RemoteActor):
 class RayBackend:
     """The `ActorBackend` of the Ray cluster that this process is connected to.
 
-    Ray is told neither to restart an actor nor to repeat a call, because a new actor must know that
-    it is new.
+    Ray neither restarts an actor nor repeats a call, because a new actor must know that it is new.
     """
 
     def __init__(self, setup: ActorSetup) -> None:
