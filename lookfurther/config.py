@@ -155,6 +155,8 @@ class LearnerConfig:
     """global norm to which gradients are clipped"""
     target_period: int = 2500
     """updates between copies to the target network"""
+    weight_average: int = 0
+    """act with averaged weights: time constant of the average in updates; 0: no average"""
     gamma: float = 0.999
     """discount factor of one agent step"""
     margin: float = math.sqrt(0.999)

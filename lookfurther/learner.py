@@ -17,6 +17,7 @@ from lookfurther.networks.dueling import head_outputs, prepare_inputs
 from lookfurther.objective import Objective, PreparedBatch
 from lookfurther.optimizers.adam import FusedStep
 from lookfurther.optimizers.choice import make_optimizer
+from lookfurther.optimizers.weight_average import WeightAverage
 from lookfurther.system import acceleration
 from lookfurther.types import Batch
 
@@ -54,6 +55,7 @@ class Learner:
         self.target_network = copy.deepcopy(self.online_network).requires_grad_(False)
         self.online_weights = MasterWeights(self.online_network, precision)
         self.target_weights = MasterWeights(self.target_network, precision)
+        self.weight_average = make_weight_average(config, self.online_weights)
         self.objective = objective(config, self.online_network, self.target_network)
         self.priority_stream = acceleration.make_side_stream(device, high_priority=True)
         self.metrics_stream = acceleration.make_side_stream(device)
@@ -143,7 +145,15 @@ class Learner:
             self.raise_if_diverged()
         if self.updates_until_target_copy == 1:
             self.target_weights.copy_(self.online_weights)
+            if self.weight_average:
+                copies = self.updates // self.config.target_period
+                self.weight_average.add(self.online_weights, copies)
         self.updates += 1
+
+    @property
+    def acting_weights(self) -> MasterWeights:
+        """The weights for acting and evaluation: the average if there is one."""
+        return self.weight_average.weights if self.weight_average else self.online_weights
 
     @property
     def updates_until_target_copy(self) -> int:
@@ -187,19 +197,35 @@ class Learner:
         return self.objective.compute_priority(q_both, prepared.q_target, prepared.batch)
 
     def state(self) -> dict[str, dict[str, Tensor]]:
-        """Weights, target weights and the optimizer's moments, for a checkpoint."""
-        return {
-            "weights": dict(self.online_network.state_dict()),
+        """Weights, target weights and the optimizer's moments, for a checkpoint.
+
+        `weights` are those that act. If they are an average, `online` are those that learn.
+        """
+        online = dict(self.online_network.state_dict())
+        files = {
+            "weights": online,
             "target": dict(self.target_network.state_dict()),
             self.optimizer.name: self.optimizer.state(),
         }
+        if self.weight_average:
+            files |= {"weights": self.weight_average.state(), "online": online}
+        return files
 
     def load_state(self, state: Mapping[str, dict[str, Tensor]], updates: int) -> None:
         """Restore what `state` returned."""
-        self.online_weights.load_state_dict(state["weights"])
+        self.online_weights.load_state_dict(state.get("online", state["weights"]))
         self.target_weights.load_state_dict(state["target"])
         self.optimizer.load_state(state[self.optimizer.name])
+        if self.weight_average:
+            self.weight_average.weights.load_state_dict(state["weights"])
         self.updates = updates
+
+
+def make_weight_average(config: LearnerConfig, weights: MasterWeights) -> WeightAverage | None:
+    """The average that `learner.weight_average` asks for, if any."""
+    if not config.weight_average:
+        return None
+    return WeightAverage(weights, config.target_period, config.weight_average)
 
 
 def make_regularizer(

@@ -62,6 +62,17 @@ class MasterWeights:
             tensor.copy_(new[name])
         self.refresh_compute_network()
 
+    @torch.no_grad()
+    def lerp_(self, source: MasterWeights, weight: float) -> None:
+        """Move the weights towards those of `source` by this share; copy other tensors."""
+        new = source.network.state_dict()
+        for name, tensor in self.network.state_dict().items():
+            if tensor.is_floating_point():
+                tensor.lerp_(new[name], weight)
+            else:
+                tensor.copy_(new[name])
+        self.refresh_compute_network()
+
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Load the weights of a checkpoint."""
         load_network_weights(self.network, state)

@@ -36,6 +36,7 @@ INVALID_OVERRIDES: dict[str, dict[str, Any]] = {
     "learner.agent_items must be 1 or more, not 0": {"learner__agent_items": 0},
     "learner.expert_items must be 0 or more, not -1": {"learner__expert_items": -1},
     "learner.target_period must be 1 or more, not 0": {"learner__target_period": 0},
+    "learner.weight_average must be 0 or more, not -1": {"learner__weight_average": -1},
     "learner.margin_scale must be 0 or more, not -1.0": {"learner__margin_scale": -1.0},
     "learner.tc_weight must be 0 or more, not -1.0": {"learner__tc_weight": -1.0},
     "learner.im_weight must be 0 or more, not -1.0": {"learner__im_weight": -1.0},

@@ -62,6 +62,7 @@ BOUNDS: dict[str, Bound] = {
     "learner.rmsprop_eps": ABOVE_ZERO,
     "learner.max_gradient_norm": ABOVE_ZERO,
     "learner.target_period": AT_LEAST_ONE,
+    "learner.weight_average": NON_NEGATIVE,
     "learner.gamma": PROBABILITY,
     "learner.value_transform_eps": ABOVE_ZERO,
     "learner.tc_weight": NON_NEGATIVE,

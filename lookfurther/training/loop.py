@@ -73,7 +73,7 @@ class TrainingLoop:
         self.pretraining_runner.run(count)
         self.learner.raise_if_diverged()
         if not self.pretraining_updates_left:
-            self.chunk_source.publish_weights(self.learner.online_weights)
+            self.chunk_source.publish_weights(self.learner.acting_weights)
 
     def run_step(self) -> None:
         """Add one chunk of experience and run the updates that are due, meanwhile or after."""
@@ -93,7 +93,7 @@ class TrainingLoop:
             self.raise_if_diverged()
         period = self.config.actor.lanes * self.config.actor.weight_sync_period
         if has_crossed_multiple(before, self.step, period):
-            self.chunk_source.publish_weights(self.learner.online_weights)
+            self.chunk_source.publish_weights(self.learner.acting_weights)
 
     def run_due_updates(self) -> None:
         """Run the updates that are due for the steps inserted before this iteration."""

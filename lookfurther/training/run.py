@@ -196,7 +196,7 @@ class TrainingRun:
             return
         try:
             score = self.best_checkpoint.evaluate(
-                self.loop.learner.online_network, self.step, self._checkpoint_metadata()
+                self.loop.learner.acting_weights.network, self.step, self._checkpoint_metadata()
             )
             self.evaluation_metrics = {"evaluation_mean": score}
             self.callbacks.call("on_evaluation", self.step, score)

@@ -136,7 +136,7 @@ def _build_run(
         build_envs, env or config.env, config, stream=RANDOM_STREAMS["evaluate"]
     )
     best = BestCheckpoint(config, run_dir, evaluation_envs)
-    context = RunContext(config, run_dir.path, loop.learner.online_network)
+    context = RunContext(config, run_dir.path, loop.learner.acting_weights.network)
     loggers = [LOGGERS[name]() for name in config.run.loggers]
     hooks = CallbackList([*loggers, *callbacks], context, progress.print_warning)
     return TrainingRun(config, run_dir, loop, best, progress, hooks)

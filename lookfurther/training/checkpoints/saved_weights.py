@@ -68,7 +68,8 @@ def warm_start(learner: Learner, path: Path) -> list[str]:
     Without target weights the target network starts as a copy of the online network.
     """
     found = read_learner_state(path, ("target", learner.optimizer.name))
-    state = learner.state() | {"target": found["weights"]} | found
+    start = {"target": found["weights"], "online": found["weights"]}
+    state = learner.state() | start | found
     try:
         load_network_weights(learner.online_network, state["weights"])
         load_network_weights(learner.target_network, state["target"])

@@ -45,7 +45,7 @@ def open_cluster_plan(
         def build_source(learner: Learner, _: Sequence[Episode]) -> ClusterSource:
             network = deepcopy(learner.online_network).cpu()
             setup = ActorSetup(config, env, network, ranges)
-            source = ClusterSource(setup, RayBackend(setup), options, learner.online_weights)
+            source = ClusterSource(setup, RayBackend(setup), options, learner.acting_weights)
             stack.callback(source.close)
             return source
 
