@@ -40,6 +40,32 @@ def test_unreachable_head_is_an_error_before_ray_starts(monkeypatch: pytest.Monk
         pass
 
 
+def start_with_errors(monkeypatch: pytest.MonkeyPatch, errors: list[Exception | None]) -> int:
+    """Start local Ray, whose attempts raise these errors; returns the number of attempts."""
+    attempts = iter(errors)
+
+    def start(**_: Any) -> None:
+        error = next(attempts)
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(connection.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(connection.ray, "shutdown", lambda: None)
+    monkeypatch.setattr(connection.ray, "init", start)
+    with connection.connect_cluster("local"):
+        return len(errors) - len(list(attempts))
+
+
+def test_slow_start_of_local_ray_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Exception("The current node timed out during startup.")
+    assert start_with_errors(monkeypatch, [None]) == 1
+    assert start_with_errors(monkeypatch, [slow, slow, None]) == 3
+    with pytest.raises(ClusterFault, match=r"^Ray does not start on this machine: .* timed out"):
+        start_with_errors(monkeypatch, [slow] * 3)
+    with pytest.raises(ClusterFault, match=r"^Ray does not start on this machine: no space left"):
+        start_with_errors(monkeypatch, [OSError("no space left"), None])
+
+
 def test_auto_without_ray_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     def find_no_instance(**_: Any) -> None:
         raise ConnectionError("Could not find any running Ray instance. Please specify the one")

@@ -27,6 +27,7 @@ from lookfurther.training.cluster.source import ClusterSource
 from lookfurther.training.source_plan import SourcePlan
 
 CONNECT_SECONDS = 10.0  # for the head node to accept a connection
+START_ATTEMPTS = 3  # Ray gives its processes 15 s to start, too little on a busy machine
 TOKEN_FILE = Path(".ray") / "auth_token"  # in the home folder
 
 
@@ -92,20 +93,26 @@ def check_token(address: str) -> None:
 
 
 def _start_local_ray() -> None:
-    """Start Ray on the cores of this machine, with the import path of this process."""
-    try:
-        with _clean_start():
-            ray.init(
-                address="local",
-                num_cpus=count_cores(),
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
-    except Exception as error:  # Ray has no type of its own for this
-        ray.shutdown()
-        reason = " ".join(str(error).split())
-        raise ClusterFault(f"Ray does not start on this machine: {reason}") from error
+    """Start Ray on the cores of this machine, with the import path of this process.
+
+    Processes of an attempt that failed end with this process.
+    """
+    for attempts_left in reversed(range(START_ATTEMPTS)):
+        try:
+            with _clean_start():
+                ray.init(
+                    address="local",
+                    num_cpus=count_cores(),
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                )
+            return
+        except Exception as error:  # Ray has no type of its own for this
+            ray.shutdown()
+            reason = " ".join(str(error).split())
+            if "timed out" not in reason or not attempts_left:
+                raise ClusterFault(f"Ray does not start on this machine: {reason}") from error
 
 
 def _connect_to_head(address: str) -> None:
