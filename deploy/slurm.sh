@@ -15,16 +15,23 @@ export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$PWD/.ray-token-$SLURM_JOB_ID"
 (umask 077 && python -c "import secrets; print(secrets.token_hex(32), end='')" > "$RAY_AUTH_TOKEN_PATH")
 trap 'rm -f "$RAY_AUTH_TOKEN_PATH"' EXIT
 
-on_head() { srun --nodes 1 --ntasks 1 --nodelist "$head_node" --overlap "$@"; }
+# Steps share the cores of their node. Without --ntasks, srun takes the number of tasks of the job.
+start_step() { srun --overlap --cpu-bind none "$@"; }
+on_head() { start_step --nodes 1 --ntasks 1 --nodelist "$head_node" "$@"; }
 on_head ray start --head --port "$port" --num-cpus "$cores" --block &
-until on_head ray health-check --address "$head_node:$port"; do sleep 2; done
-if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
-  srun --nodes $((SLURM_JOB_NUM_NODES - 1)) --exclude "$head_node" --overlap \
+ray_head=$!
+until on_head ray health-check --address "$head_node:$port"; do
+  kill -0 "$ray_head" 2> /dev/null || { echo "Ray does not start on $head_node" >&2; exit 1; }
+  sleep 2
+done
+workers=$((SLURM_JOB_NUM_NODES - 1))
+if [ "$workers" -gt 0 ]; then
+  start_step --nodes "$workers" --ntasks "$workers" --exclude "$head_node" \
     ray start --address "$head_node:$port" --block &
 fi
 
 # Slurm signals this script before the time is over, and not Ray: the learner saves while its actors still play.
-srun --nodes 1 --ntasks 1 --nodelist "$head_node" --overlap \
+srun --overlap --cpu-bind none --nodes 1 --ntasks 1 --nodelist "$head_node" \
   lookfurther train "$@" --cluster "$head_node:$port" &
 learner=$!
 trap 'kill -TERM "$learner"' TERM

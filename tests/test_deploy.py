@@ -35,6 +35,7 @@ WORKER_FIELDS = {
     "rayStartParams": dict,
     "template": dict,
 }
+POD_FIELDS = {"containers": list, "securityContext": dict, "volumes": list}
 CONTAINER_FIELDS = {
     "name": str,
     "image": str,
@@ -54,7 +55,9 @@ def check_fields(data: dict[str, Any], allowed: dict[str, type], required: set[s
 def check_group(group: dict[str, Any]) -> None:
     """Parameters of `ray start` are texts; resources are Kubernetes quantities."""
     assert all(type(value) is str for value in group["rayStartParams"].values())
+    assert group["template"].keys() == {"spec"}
     pod = group["template"]["spec"]
+    check_fields(pod, POD_FIELDS, {"containers"})
     volumes = {volume["name"] for volume in pod.get("volumes", [])}
     for container in pod["containers"]:
         check_fields(container, CONTAINER_FIELDS, {"name", "image", "resources"})
@@ -101,6 +104,15 @@ def test_container_file_copies_existing_files_and_installs_existing_extras() -> 
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
 
 
+def test_image_and_manifest_agree() -> None:
+    """The same version of Ray, with the servers of health checks, and a volume for its user."""
+    image = (DEPLOY / "Dockerfile").read_text()
+    spec = yaml.safe_load((DEPLOY / "raycluster.yaml").read_text())["spec"]
+    assert f'"ray[default]=={spec["rayVersion"]}"' in image
+    (user,) = re.findall(r"useradd .*--uid (\d+)", image)
+    assert spec["headGroupSpec"]["template"]["spec"]["securityContext"] == {"fsGroup": int(user)}
+
+
 def test_image_files_suffice_to_build_the_package(tmp_path: Path) -> None:
     """The wheel that the image installs has every file of the package."""
     lines = (DEPLOY / "Dockerfile").read_text().splitlines()
@@ -134,9 +146,11 @@ kill -TERM "$BATCH_PID"
 while true; do sleep 0.1; done"""
 
 
-def run_batch_script(tmp_path: Path, learner: str, nodes: int) -> tuple[int, list[str]]:
+def run_batch_script(
+    tmp_path: Path, learner: str, nodes: int, **stubs: str
+) -> tuple[int, list[str]]:
     """Run the script with programs that log their arguments; returns its exit code and the log."""
-    for name, script in (STUBS | {"lookfurther": learner}).items():
+    for name, script in (STUBS | {"lookfurther": learner} | stubs).items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
         (tmp_path / name).chmod(0o755)
     log = tmp_path / "log"
@@ -157,13 +171,14 @@ def run_batch_script(tmp_path: Path, learner: str, nodes: int) -> tuple[int, lis
 
 def test_batch_script_starts_head_workers_and_learner(tmp_path: Path) -> None:
     code, log = run_batch_script(tmp_path, "exit 3", nodes=3)
-    first = "srun --nodes 1 --ntasks 1 --nodelist first --overlap"
+    step = "srun --overlap --cpu-bind none"
+    first = f"{step} --nodes 1 --ntasks 1 --nodelist first"
     assert code == 3
     assert sorted(log) == sorted(
         [
             f"{first} ray start --head --port 6379 --num-cpus 7 --block",
             f"{first} ray health-check --address first:6379",
-            "srun --nodes 2 --exclude first --overlap ray start --address first:6379 --block",
+            f"{step} --nodes 2 --ntasks 2 --exclude first ray start --address first:6379 --block",
             f"{first} lookfurther train no-demos --env CartPole-v1 --cluster first:6379",
         ]
     )
@@ -173,6 +188,12 @@ def test_batch_script_on_one_node_starts_no_workers(tmp_path: Path) -> None:
     code, log = run_batch_script(tmp_path, "exit 0", nodes=1)
     assert code == 0
     assert not any("--exclude" in line for line in log)
+
+
+def test_batch_script_ends_if_ray_does_not_start(tmp_path: Path) -> None:
+    code, log = run_batch_script(tmp_path, "exit 0", nodes=1, ray="exit 2")
+    assert code == 1
+    assert not any("lookfurther" in line for line in log)
 
 
 def test_batch_script_passes_sigterm_to_the_learner_and_waits(tmp_path: Path) -> None:
