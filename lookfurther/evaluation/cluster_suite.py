@@ -8,13 +8,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lookfurther.training.cluster.connection import connect_cluster  # before Ray: its messages
+
+# isort: split
 import ray
 from ray import exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from lookfurther.errors import ConfigError, LookFurtherError
 from lookfurther.evaluation.suite import POLL_SECONDS, SuiteJob, finish_job, train_job
-from lookfurther.training.cluster.connection import connect_cluster
 from lookfurther.training.signals import StopSignals
 
 MAX_LOSSES = 3  # of the node of a job, before the job has failed
