@@ -11,8 +11,9 @@ import pytest
 from lookfurther.cli.demos import align as align_command
 from lookfurther.cli.main import main
 from lookfurther.config import EnvConfig
-from lookfurther.demos import align, catalog, storage
-from lookfurther.demos.beam_search import BeamSearch, BeamSettings
+from lookfurther.demos import align, alignment_search, catalog, storage
+from lookfurther.demos.beam_search import BeamSearch, BeamSettings, record_reference
+from lookfurther.demos.delayed_log import without_delay
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import block_majority, episode_from_log, frames_by_step
 from lookfurther.envs import get_spec
@@ -86,8 +87,14 @@ def test_aligning_aligned_demo_changes_nothing(aligned: Episode) -> None:
     assert np.array_equal(again.planes, aligned.planes)
 
 
+def make_search(episode: Episode) -> BeamSearch:
+    human_log = log_of(episode)
+    reference = record_reference(human_log, PACMAN, 4)
+    return BeamSearch(reference, without_delay(human_log), PACMAN, 4)
+
+
 def test_extend_returns_nearest_distinct_candidates(recorded: Episode) -> None:
-    search = BeamSearch(log_of(recorded), log_of(recorded), PACMAN, 4)
+    search = make_search(recorded)
     candidates = search.extend([search.initial_candidate()], 0, 110, BeamSettings(20, 2, 0))
     wide_beam = search.extend(candidates, 110, 111, BeamSettings(1000, 2, 0))
     narrow_beam = search.extend(candidates, 110, 111, BeamSettings(2, 2, 0))
@@ -110,13 +117,13 @@ def test_lost_segment_backtracks_with_wider_beam(
         calls.append((begin, end, settings))
         extended = extend(self, candidates, begin, end, settings)
         if settings.backtrack_segments == 0 and end == 75:  # the first settings fail here
-            lost = align.MAX_SEGMENT_DRIFT + 1000
+            lost = alignment_search.MAX_SEGMENT_DRIFT + 1000
             return [candidate._replace(distance=lost) for candidate in extended]
         return extended
 
     settings = (BeamSettings(8, 1, 0), BeamSettings(16, 2, 2))
-    monkeypatch.setattr(align, "BEAM_SETTINGS", settings)
-    monkeypatch.setattr(align, "SEGMENT_STEPS", 25)
+    monkeypatch.setattr(alignment_search, "BEAM_SETTINGS", settings)
+    monkeypatch.setattr(alignment_search, "SEGMENT_STEPS", 25)
     monkeypatch.setattr(BeamSearch, "extend", record_call)
     align.search_alignment(log_of(recorded), PACMAN, 4)
     narrow, wide = settings
@@ -132,15 +139,15 @@ def test_lost_segment_backtracks_with_wider_beam(
 
 
 def test_too_many_lost_segments_raise(recorded: Episode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(align, "BEAM_SETTINGS", (BeamSettings(2, 1, 0),))
-    monkeypatch.setattr(align, "SEGMENT_STEPS", 25)
-    monkeypatch.setattr(align, "MAX_SEGMENT_DRIFT", -1000)
-    monkeypatch.setattr(align, "MAX_LOST_SEGMENTS", 3)
+    monkeypatch.setattr(alignment_search, "BEAM_SETTINGS", (BeamSettings(2, 1, 0),))
+    monkeypatch.setattr(alignment_search, "SEGMENT_STEPS", 25)
+    monkeypatch.setattr(alignment_search, "MAX_SEGMENT_DRIFT", -1000)
+    monkeypatch.setattr(alignment_search, "MAX_LOST_SEGMENTS", 3)
     with pytest.raises(
-        align.AlignmentLost, match="no actions follow the human's game after step 75"
+        alignment_search.AlignmentLost, match="no actions follow the human's game after step 75"
     ):
         align.search_alignment(log_of(recorded), PACMAN, 4)
-    monkeypatch.setattr(align, "MAX_LOST_SEGMENTS", 1000)  # more than there are segments
+    monkeypatch.setattr(alignment_search, "MAX_LOST_SEGMENTS", 1000)  # more than there are segments
     assert count_ambiguous(align.search_alignment(log_of(recorded), PACMAN, 4)) == 0
 
 
@@ -225,7 +232,7 @@ def test_align_saves_nothing_if_no_episode_aligns(
         return dataclasses.replace(aligned, rewards=np.zeros_like(aligned.rewards))
 
     def fail_to_align(*_: object) -> Episode:
-        raise align.AlignmentLost(50)
+        raise alignment_search.AlignmentLost(50)
 
     for replacement, reason in (
         (align_poorly, "its own actions give 140, aligned ones 0"),

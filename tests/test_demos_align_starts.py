@@ -11,6 +11,8 @@ from lookfurther.cli.demos import align as align_command
 from lookfurther.cli.main import main
 from lookfurther.config import EnvConfig
 from lookfurther.demos import align, catalog, storage
+from lookfurther.demos.alignment_search import AlignmentLost
+from lookfurther.demos.delayed_log import delay_start
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import episode_from_log
 from lookfurther.demos.policy_trace import PolicyTable
@@ -39,16 +41,17 @@ def log_of(episode: Episode) -> InputLog:
 
 def test_start_log_waits_for_thirty_frames_and_writes_no_ram(recorded: Episode) -> None:
     human = log_of(recorded)
-    start = align.make_start_log(human, 3)
+    start, human_frames = delay_start(human, 3)
     assert (start.frame_actions[:30] == 0).all()
     assert np.array_equal(start.frame_actions[20:], human.frame_actions)
     assert len(start.ram_writes) == 0
     assert start.phase == 3
+    assert human_frames.tolist() == [0] * 20 + list(range(len(human.frame_actions) + 1))
 
 
 def test_start_log_of_late_player_adds_no_frames() -> None:
     late = InputLog(np.repeat(np.array([0, 2], np.uint8), 100))
-    assert np.array_equal(align.make_start_log(late, 0).frame_actions, late.frame_actions)
+    assert np.array_equal(delay_start(late, 0).input_log.frame_actions, late.frame_actions)
 
 
 @pytest.mark.parametrize("phase", [0, 1, 2, 3])
@@ -92,7 +95,7 @@ def test_align_starts_leaves_out_lost_games(
     saved: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def lose_game(*_: object) -> Episode:
-        raise align.AlignmentLost(50)
+        raise AlignmentLost(50)
 
     monkeypatch.setattr(align, "align_from_start", lose_game)
     monkeypatch.setattr(processes, "count_cores", lambda: 1)  # other processes are not patched

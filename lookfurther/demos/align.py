@@ -8,13 +8,14 @@ human's as possible. It can also start where an evaluation starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from lookfurther.config import EnvConfig
-from lookfurther.demos.beam_search import NOOP, BeamSearch, BeamSettings, Candidate
+from lookfurther.demos.alignment_search import AlignmentSearch, ProgressCallback
+from lookfurther.demos.beam_search import BeamSearch, record_reference
+from lookfurther.demos.delayed_log import delay_start, without_delay
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import (
     episode_from_log,
@@ -26,23 +27,7 @@ from lookfurther.demos.playback import (
 from lookfurther.demos.policy_trace import PolicyTable
 from lookfurther.demos.verify import verify_episode
 from lookfurther.envs import get_spec
-from lookfurther.envs.atari import NOOP_MAX
 from lookfurther.errors import DemonstrationError
-
-SEGMENT_STEPS = 50  # steps between two checks of the candidates
-MAX_SEGMENT_DRIFT = 100  # increase of the distance in a segment that counts as lost
-MAX_LOST_SEGMENTS = 5  # segments that may stay lost with every beam setting
-
-BEAM_SETTINGS = (BeamSettings(48, 1, 0), BeamSettings(128, 2, 2), BeamSettings(384, 3, 4))
-
-ProgressCallback = Callable[[int, int], None]  # steps done, steps in total
-
-
-class AlignmentLost(DemonstrationError):
-    """No candidate stays close to the human's play."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(f"no actions follow the human's game after step {step:,}")
 
 
 def align_episode(
@@ -67,26 +52,16 @@ def align_from_start(
     actions than those of `policy_table`, and adds the new game to it.
     """
     human_log = _require_log(episode)
-    start_log = make_start_log(human_log, phase)
-    search = BeamSearch(human_log, start_log, env, action_repeat, policy_table)
-    closest = find_closest(search, on_progress)
+    reference = record_reference(human_log, env, action_repeat)
+    delayed = delay_start(human_log, phase)
+    search = BeamSearch(reference, delayed, env, action_repeat, policy_table)
+    alignment = AlignmentSearch(search, can_wait=True)
+    closest = alignment.find_closest(on_progress)
     if closest.trace:
         policy_table.add_game(closest.trace)
+    start_log = alignment.search.delayed.input_log
     input_log = _hold_actions(start_log, closest.action_sequence(), env, action_repeat)
     return verified_episode(input_log, env, action_repeat)
-
-
-def make_start_log(human_log: InputLog, phase: int) -> InputLog:
-    """The human's actions from this emulator's power-on, after enough no-op frames for any start.
-
-    An evaluation starts with 0 ... `NOOP_MAX` no-op frames. If the player does nothing for that
-    long, only the remainder modulo the action repeat matters: the other starts are suffixes of the
-    same game. The RAM writes of an old recording are left out: an agent's game has none.
-    """
-    first_action = int(np.argmax(human_log.frame_actions != NOOP))
-    delay = max(0, NOOP_MAX - first_action)
-    frames = np.concatenate([np.full(delay, NOOP, np.uint8), human_log.frame_actions])
-    return InputLog(frames, seed=human_log.seed, phase=phase, variant=human_log.variant)
 
 
 def hold_episode_actions(episode: Episode, env: str, action_repeat: int) -> InputLog:
@@ -131,35 +106,7 @@ def search_alignment(
     human_log: InputLog, env: str, action_repeat: int, on_progress: ProgressCallback | None = None
 ) -> InputLog:
     """The human's game with one action per step, from the same start."""
-    closest = find_closest(BeamSearch(human_log, human_log, env, action_repeat), on_progress)
+    reference = record_reference(human_log, env, action_repeat)
+    search = BeamSearch(reference, without_delay(human_log), env, action_repeat)
+    closest = AlignmentSearch(search).find_closest(on_progress)
     return _hold_actions(human_log, closest.action_sequence(), env, action_repeat)
-
-
-def find_closest(search: BeamSearch, on_progress: ProgressCallback | None = None) -> Candidate:
-    """The candidate that ends closest to the human's play.
-
-    If all candidates of a segment drift away, the search goes back and repeats it with a wider
-    beam. If that fails too, the closest candidates continue: a room that is entered a little later
-    also looks lost, and one missed reward does not end the game.
-    """
-    history, effort, lost_until, lost_segments = [(0, [search.initial_candidate()])], 0, 0, 0
-    while history[-1][0] < search.num_steps:
-        begin, previous = history[-1]
-        end = min(begin + SEGMENT_STEPS, search.num_steps)
-        candidates = search.extend(previous, begin, end, BEAM_SETTINGS[effort])
-        max_distance = MAX_SEGMENT_DRIFT + previous[0].distance
-        is_lost = not candidates or candidates[0].distance > max_distance
-        if is_lost and effort + 1 < len(BEAM_SETTINGS):
-            effort, lost_until = effort + 1, end
-            del history[max(1, len(history) - BEAM_SETTINGS[effort].backtrack_segments) :]
-            continue
-        lost_segments += is_lost
-        if not candidates or lost_segments > MAX_LOST_SEGMENTS:
-            raise AlignmentLost(begin)
-        history.append((end, candidates))
-        if end >= lost_until:
-            effort = 0
-        if on_progress:
-            on_progress(end, search.num_steps)
-    _, (closest, *_) = history[-1]
-    return closest

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from lookfurther.demos.delayed_log import NOOP, DelayedLog, insert_wait
 from lookfurther.demos.episode import InputLog
 from lookfurther.demos.playback import (
     PAD_ACTION,
@@ -21,8 +22,6 @@ from lookfurther.envs.factory import find_game
 
 if TYPE_CHECKING:
     from ale_py import ALEState
-
-NOOP = 0
 
 # The distance of a candidate from the human's play is a sum over RAM bytes, score and lives.
 BYTE_LIMIT_RANGE = (2, 64)  # most for a byte: if it changes in every step, if it rarely changes
@@ -40,11 +39,11 @@ class BeamSettings(NamedTuple):
 
 
 class ReferencePlay(NamedTuple):
-    """The human's game after each step."""
+    """The human's game after each frame."""
 
-    ram: np.ndarray  # [T + 1, 128] int16
-    scores: np.ndarray  # [T + 1] float64
-    lives: np.ndarray  # [T + 1] int64
+    ram: np.ndarray  # [F + 1, 128] int16
+    scores: np.ndarray  # [F + 1] float64
+    lives: np.ndarray  # [F + 1] int64
     byte_limits: np.ndarray  # [128] int64: the largest distance that a byte contributes
 
 
@@ -83,16 +82,19 @@ class BeamSearch:
 
     def __init__(
         self,
-        human_log: InputLog,
-        start_log: InputLog,
+        reference: ReferencePlay,
+        delayed: DelayedLog,
         env: str,
         action_repeat: int,
         policy_table: PolicyTable | None = None,
     ) -> None:
-        self.policy_table = policy_table
-        self.reference = record_reference(human_log, start_log, env, action_repeat)
+        self.reference, self.delayed, self.policy_table = reference, delayed, policy_table
+        self.env, self.action_repeat = env, action_repeat
+        start_log = delayed.input_log
         self.step_frames = frames_by_step(start_log.frame_actions, action_repeat, start_log.phase)
         self.step_ends = step_ends(start_log, action_repeat).tolist()
+        last_frame = len(reference.scores) - 1
+        self.reference_frames = np.minimum(delayed.human_frames[self.step_ends], last_frame)
         self.num_steps = len(self.step_frames)
         is_waiting = np.isin(self.step_frames, (NOOP, PAD_ACTION)).all(1)
         self.first_active_step = int(np.argmin(is_waiting))
@@ -101,6 +103,11 @@ class BeamSearch:
             self.ram_writes.setdefault(frame, []).append((address, value))
         self._ale = make_ale(seed=start_log.seed)
         load_game(self._ale, find_game(env), start_log.variant)
+
+    def with_wait(self, frame: int, count: int) -> BeamSearch:
+        """The search for the same game with `count` more no-op frames before a frame."""
+        delayed = insert_wait(self.delayed, frame, count)
+        return BeamSearch(self.reference, delayed, self.env, self.action_repeat, self.policy_table)
 
     def initial_candidate(self) -> Candidate:
         trace = None
@@ -121,7 +128,8 @@ class BeamSearch:
             nearby = self.step_frames[first : last + 1]
             actions = sorted(set(nearby.flatten().tolist()) - {PAD_ACTION})
             successors = self._expand(candidates, actions, step)
-            candidates = select_nearest(successors, self.reference, step + 1, settings.width)
+            human_frame = self.reference_frames[step + 1]
+            candidates = select_nearest(successors, self.reference, human_frame, settings.width)
         return candidates
 
     def _expand(
@@ -162,20 +170,17 @@ class BeamSearch:
         return sorted({*actions, *known})
 
 
-def record_reference(
-    human_log: InputLog, start_log: InputLog, env: str, action_repeat: int
-) -> ReferencePlay:
-    """Play the human's game and record it after each step of the new game."""
+def record_reference(human_log: InputLog, env: str, action_repeat: int) -> ReferencePlay:
+    """Play the human's game and record it after each frame."""
     emulator = make_emulator(human_log, env, action_repeat)
     score, rows = 0.0, [(emulator.ram(), 0.0, emulator.lives)]
     for reward in play_log(human_log, emulator):
         score += reward
         rows.append((emulator.ram(), score, emulator.lives))
-    delay = len(start_log.frame_actions) - len(human_log.frame_actions)
-    ends = np.maximum(step_ends(start_log, action_repeat) - delay, 0)
-    ram, scores, lives = zip(*(rows[end] for end in ends if end < len(rows)), strict=True)
+    ram, scores, lives = zip(*rows, strict=True)
     ram = np.array(ram, np.int16)
-    return ReferencePlay(ram, np.array(scores), np.array(lives), compute_byte_limits(ram))
+    byte_limits = compute_byte_limits(ram[::action_repeat])
+    return ReferencePlay(ram, np.array(scores), np.array(lives), byte_limits)
 
 
 def compute_byte_limits(ram: np.ndarray) -> np.ndarray:
@@ -190,7 +195,7 @@ def compute_byte_limits(ram: np.ndarray) -> np.ndarray:
 
 
 def select_nearest(
-    successors: Iterator[Successor], reference: ReferencePlay, step: int, width: int
+    successors: Iterator[Successor], reference: ReferencePlay, frame: int, width: int
 ) -> list[Candidate]:
     """The candidates closest to the human's play, without duplicates.
 
@@ -200,9 +205,9 @@ def select_nearest(
     nearest: dict[bytes, Candidate] = {}
     is_key_byte = reference.byte_limits > BYTE_LIMIT_RANGE[0]
     for ram, lives, candidate in successors:
-        distance = ram_distance(ram, reference.ram[step], reference.byte_limits)
-        distance += LIFE_PENALTY * abs(lives - int(reference.lives[step]))
-        distance += SCORE_PENALTY * int(candidate.score != reference.scores[step])
+        distance = ram_distance(ram, reference.ram[frame], reference.byte_limits)
+        distance += LIFE_PENALTY * abs(lives - int(reference.lives[frame]))
+        distance += SCORE_PENALTY * int(candidate.score != reference.scores[frame])
         distance += CONFLICT_PENALTY * (candidate.trace.conflicts if candidate.trace else 0)
         key = ram[is_key_byte].tobytes()
         if key not in nearest or distance < nearest[key].distance:

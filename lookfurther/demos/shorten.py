@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lookfurther.demos.align import ProgressCallback, verified_episode
+from lookfurther.demos.align import verified_episode
+from lookfurther.demos.alignment_search import ProgressCallback
 from lookfurther.demos.beam_search import NOOP
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import block_majority, frames_by_step

@@ -21,7 +21,7 @@ from lookfurther.system.formatting import format_number, pluralize
 from lookfurther.system.processes import parallel_map
 
 if TYPE_CHECKING:
-    from lookfurther.demos.align import ProgressCallback
+    from lookfurther.demos.alignment_search import ProgressCallback
 
 PROGRESS_PERIOD = 200  # steps between two progress lines
 
@@ -161,7 +161,7 @@ def _search_alignment(
     label: str, search: Callable[[ProgressCallback], Episode], consequence: str
 ) -> Episode | None:
     """Run a search and print its progress; return None if it fails."""
-    from lookfurther.demos.align import AlignmentLost
+    from lookfurther.demos.alignment_search import AlignmentLost
 
     def print_progress(step: int, steps: int) -> None:
         if step % PROGRESS_PERIOD == 0 or step == steps:

@@ -1,0 +1,129 @@
+"""Follow a human's game segment by segment: search wider, or wait, where it is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from lookfurther.demos.beam_search import BeamSearch, BeamSettings, Candidate
+from lookfurther.demos.delayed_log import find_waits
+from lookfurther.errors import DemonstrationError
+
+SEGMENT_STEPS = 50  # steps between two checks of the candidates
+MAX_SEGMENT_DRIFT = 100  # increase of the distance in a segment that counts as lost
+MAX_LOST_SEGMENTS = 5  # segments that may stay lost with every beam setting
+
+BEAM_SETTINGS = (BeamSettings(48, 1, 0), BeamSettings(128, 2, 2), BeamSettings(384, 3, 4))
+
+# Waits that are tried where the human's game is lost.
+WAIT_BEAM = BeamSettings(32, 1, 0)
+WAIT_FRAMES = range(8, 129, 8)  # lengths of a wait
+WAIT_SEGMENTS = 6  # segments to go back at most
+WAIT_PLACES = 2  # the human's latest waits, which are made longer
+MIN_HUMAN_WAIT = 8  # frames of such a wait
+MAX_WAIT_DRIFT = 20  # increase of the distance that needs no better wait
+
+ProgressCallback = Callable[[int, int], None]  # steps done, steps in total
+
+
+class AlignmentLost(DemonstrationError):
+    """No candidate stays close to the human's play."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"no actions follow the human's game after step {step:,}")
+
+
+class AlignmentSearch:
+    """A search that goes back where all candidates of a segment drift away.
+
+    It then repeats some segments with a wider beam. If that fails too, the closest candidates
+    continue: a room that is entered a little later also looks lost, and one missed reward does not
+    end the game.
+
+    With `can_wait` it also makes the human's last waits longer. A game that starts later than the
+    human's has other timers: lasers and enemies are not where the human met them. One longer wait
+    can bring the timers back into step for the rest of the game.
+    """
+
+    def __init__(self, search: BeamSearch, can_wait: bool = False) -> None:
+        self.search, self.can_wait = search, can_wait
+        self.history = [(0, [search.initial_candidate()])]  # (step, candidates), by segment
+        self.effort = 0  # an index of BEAM_SETTINGS
+        self.lost_until = 0  # the step up to which the wider beam stays
+        self.lost_segments = 0
+        self.waited_frames: set[int] = set()  # of the human's game, where waits were tried
+
+    def find_closest(self, on_progress: ProgressCallback | None = None) -> Candidate:
+        """The candidate that ends closest to the human's play."""
+        while self.history[-1][0] < self.search.num_steps:
+            begin, previous = self.history[-1]
+            end = min(begin + SEGMENT_STEPS, self.search.num_steps)
+            candidates = self.search.extend(previous, begin, end, BEAM_SETTINGS[self.effort])
+            is_lost = self._is_lost(candidates, end, MAX_SEGMENT_DRIFT + previous[0].distance)
+            if is_lost and (self._insert_wait(end) or self._widen_beam(end)):
+                continue
+            self.lost_segments += is_lost
+            if not candidates or self.lost_segments > MAX_LOST_SEGMENTS:
+                raise AlignmentLost(begin)
+            self.history.append((end, candidates))
+            if end >= self.lost_until:
+                self.effort = 0
+            if on_progress:
+                on_progress(end, self.search.num_steps)
+        return self.history[-1][1][0]
+
+    def _is_lost(self, candidates: list[Candidate], end: int, max_distance: float) -> bool:
+        """Whether all candidates are far away; if waits are possible, also one segment later."""
+        if get_distance(candidates) <= max_distance:
+            return False
+        if not self.can_wait or not self.effort:
+            return True
+        ahead = min(end + SEGMENT_STEPS, self.search.num_steps)
+        found = self.search.extend(candidates, end, ahead, WAIT_BEAM)
+        return get_distance(found) > max_distance
+
+    def _widen_beam(self, end: int) -> bool:
+        """Go back with the next wider beam, if there is one."""
+        if self.effort + 1 == len(BEAM_SETTINGS):
+            return False
+        self.effort, self.lost_until = self.effort + 1, end
+        segments = BEAM_SETTINGS[self.effort].backtrack_segments
+        del self.history[max(1, len(self.history) - segments) :]
+        return True
+
+    def _insert_wait(self, end: int) -> bool:
+        """Go back and wait longer than the human did, if the game is then found again."""
+        human_frame = int(self.search.reference_frames[end])
+        if not self.can_wait or not self.effort or human_frame in self.waited_frames:
+            return False
+        self.waited_frames.add(human_frame)
+        trials = self._try_waits(end)
+        best = min(trials, key=lambda trial: trial[0], default=None)
+        if best is None or best[0] > MAX_SEGMENT_DRIFT:
+            return False
+        _, segment, self.search = best
+        del self.history[segment + 1 :]
+        self.effort = 0
+        return True
+
+    def _try_waits(self, end: int) -> Iterator[tuple[float, int, BeamSearch]]:
+        """Drift of the distance, segment to go back to, and search, for each wait."""
+        search, first = self.search, max(0, len(self.history) - WAIT_SEGMENTS)
+        begin_frame, end_frame = (search.step_ends[i] for i in (self.history[first][0], end))
+        places = find_waits(search.delayed, begin_frame, end_frame, MIN_HUMAN_WAIT)[:WAIT_PLACES]
+        for frame in places:
+            ends = [search.step_ends[step] for step, _ in self.history]
+            segment = max(i for i, end in enumerate(ends) if end <= frame)
+            step, candidates = self.history[segment]
+            for count in WAIT_FRAMES:
+                longer = search.with_wait(frame, count)
+                last = end + SEGMENT_STEPS + count // search.action_repeat
+                found = longer.extend(candidates, step, min(last, longer.num_steps), WAIT_BEAM)
+                drift = get_distance(found) - candidates[0].distance
+                yield drift, segment, longer
+                if drift <= MAX_WAIT_DRIFT:
+                    return
+
+
+def get_distance(candidates: list[Candidate]) -> float:
+    """The distance of the closest candidate; infinite if all games are over."""
+    return candidates[0].distance if candidates else float("inf")

@@ -1,0 +1,54 @@
+"""A human's game with no-op frames added: before its first action, or where the human waits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from lookfurther.demos.episode import InputLog
+from lookfurther.envs.atari import NOOP_MAX
+
+NOOP = 0
+
+
+class DelayedLog(NamedTuple):
+    """The actions of a game, and which frame of the human's game each frame repeats."""
+
+    input_log: InputLog
+    human_frames: np.ndarray  # [frames + 1] int64, from power-on on
+
+
+def without_delay(human_log: InputLog) -> DelayedLog:
+    """The human's game as it is."""
+    return DelayedLog(human_log, np.arange(len(human_log.frame_actions) + 1))
+
+
+def delay_start(human_log: InputLog, phase: int) -> DelayedLog:
+    """The human's actions from this emulator's power-on, after enough no-op frames for any start.
+
+    An evaluation starts with 0 ... `NOOP_MAX` no-op frames. If the player does nothing for that
+    long, only the remainder modulo the action repeat matters: the other starts are suffixes of the
+    same game. The RAM writes of an old recording are left out: an agent's game has none.
+    """
+    frames = human_log.frame_actions
+    first_action = int(np.argmax(frames != NOOP))
+    input_log = InputLog(frames, seed=human_log.seed, phase=phase, variant=human_log.variant)
+    delay = max(0, NOOP_MAX - first_action)
+    return insert_wait(without_delay(input_log), 0, delay)
+
+
+def insert_wait(delayed: DelayedLog, frame: int, count: int) -> DelayedLog:
+    """The same game with `count` more no-op frames before the action of a frame."""
+    actions = np.insert(delayed.input_log.frame_actions, [frame] * count, NOOP)
+    human_frames = np.insert(delayed.human_frames, [frame] * count, delayed.human_frames[frame])
+    return DelayedLog(replace(delayed.input_log, frame_actions=actions), human_frames)
+
+
+def find_waits(delayed: DelayedLog, begin: int, end: int, min_frames: int) -> list[int]:
+    """The first frames of the player's waits between two frames, latest first."""
+    is_waiting = delayed.input_log.frame_actions[begin:end] == NOOP
+    edges = np.diff(np.concatenate([[False], is_waiting, [False]]).astype(np.int8))
+    starts, ends = np.flatnonzero(edges > 0), np.flatnonzero(edges < 0)
+    return (begin + starts[ends - starts >= min_frames])[::-1].tolist()

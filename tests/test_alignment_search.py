@@ -1,0 +1,104 @@
+"""Waits that bring the timers of a game back into step with the human's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lookfurther.demos.alignment_search import AlignmentSearch
+from lookfurther.demos.beam_search import Candidate
+from lookfurther.demos.delayed_log import (
+    DelayedLog,
+    delay_start,
+    find_waits,
+    insert_wait,
+    without_delay,
+)
+from lookfurther.demos.episode import InputLog
+
+ACTIONS = st.lists(st.integers(0, 17), min_size=1, max_size=40).map(
+    lambda actions: np.array(actions, np.uint8)
+)
+
+
+@given(ACTIONS, st.data())
+def test_inserted_waits_keep_the_human_actions(actions: np.ndarray, data: st.DataObject) -> None:
+    """Without the frames that repeat a human frame, the human's actions remain."""
+    delayed = without_delay(InputLog(actions))
+    for _ in range(data.draw(st.integers(0, 3))):
+        frame = data.draw(st.integers(0, len(delayed.input_log.frame_actions) - 1))
+        delayed = insert_wait(delayed, frame, data.draw(st.integers(0, 9)))
+    frames, human_frames = delayed.input_log.frame_actions, delayed.human_frames
+    is_added = np.diff(human_frames) == 0
+    assert np.array_equal(frames[~is_added], actions)
+    assert (frames[is_added] == 0).all()
+    assert human_frames[0] == 0
+    assert human_frames[-1] == len(actions)
+
+
+@given(ACTIONS, st.integers(1, 4))
+def test_found_waits_are_no_op_frames_of_full_length(actions: np.ndarray, length: int) -> None:
+    found = find_waits(without_delay(InputLog(actions)), 0, len(actions), length)
+    assert found == sorted(found, reverse=True)
+    for frame in found:
+        assert (actions[frame : frame + length] == 0).all()
+        assert frame == 0 or actions[frame - 1] != 0
+    runs = "".join("0" if action == 0 else "x" for action in actions).split("x")
+    assert len(found) == sum(len(run) >= length for run in runs)
+
+
+class LaserSearch:
+    """A game with a laser that the human passes at `LASER_FRAME`, off once in `PERIOD` frames.
+
+    Another game passes it if all its delays before it are a multiple of the period.
+    """
+
+    LASER_FRAME, PERIOD, action_repeat = 900, 60, 4
+
+    def __init__(self, delayed: DelayedLog) -> None:
+        self.delayed = delayed
+        self.num_steps = len(delayed.input_log.frame_actions) // 4
+        self.step_ends = (4 * np.arange(self.num_steps + 1)).tolist()
+        self.reference_frames = delayed.human_frames[self.step_ends]
+
+    def with_wait(self, frame: int, count: int) -> LaserSearch:
+        return LaserSearch(insert_wait(self.delayed, frame, count))
+
+    def initial_candidate(self) -> Candidate:
+        return Candidate(0, None, 0.0, ())  # type: ignore[arg-type]
+
+    def extend(self, candidates: list[Candidate], begin: int, end: int, _: object):
+        passing = int(np.argmax(self.delayed.human_frames > self.LASER_FRAME))
+        delay = passing - 1 - self.LASER_FRAME
+        is_hit = self.step_ends[end] >= passing and delay % self.PERIOD != 0
+        return [candidates[0]._replace(distance=1000 if is_hit else 0)]
+
+
+def make_laser_search() -> LaserSearch:
+    """The human acts from frame 10 on, 20 frames later here, and waits at frame 700."""
+    actions = np.full(1600, 3, np.uint8)
+    actions[:10] = actions[700:720] = 0
+    return LaserSearch(delay_start(InputLog(actions), 0))
+
+
+def test_lost_game_is_found_again_by_a_longer_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 20 frames at the start, 40 at the human's wait make up a period of 60."""
+    monkeypatch.setattr(LaserSearch, "PERIOD", 60)
+    alignment = AlignmentSearch(make_laser_search(), can_wait=True)  # type: ignore[arg-type]
+    assert alignment.find_closest().distance == 0
+    human_frames = alignment.search.delayed.human_frames
+    assert np.flatnonzero(np.bincount(human_frames) > 1).tolist() == [0, 700]
+    assert (human_frames == 700).sum() == 1 + 40
+
+
+@pytest.mark.parametrize(("can_wait", "period"), [(False, 60), (True, 64)])
+def test_game_stays_lost_without_a_fitting_wait(
+    monkeypatch: pytest.MonkeyPatch, can_wait: bool, period: int
+) -> None:
+    """44 frames would make up a period of 64, but waits are multiples of 8 frames."""
+    monkeypatch.setattr(LaserSearch, "PERIOD", period)
+    alignment = AlignmentSearch(make_laser_search(), can_wait)  # type: ignore[arg-type]
+    assert alignment.find_closest().distance == 1000
+    assert (np.bincount(alignment.search.delayed.human_frames)[1:] == 1).all()
