@@ -52,6 +52,7 @@ hyper-parameters. Every other preset is a list of settings that differ from it.
 | to | use |
 | --- | --- |
 | learn from demonstrations | `apex-dqfd`, or `apex-dqfd-deeper` on a GPU |
+| get high Atari scores on a GPU | [`encore`](departures.md#the-preset-encore) |
 | learn without demonstrations | `no-demos` |
 | see what a part contributes | `no-transform`, `no-tc`, `no-imitation`, `clipped` |
 | compare with the alternatives in Fig. 4 | `popart`, `constrained-td` |

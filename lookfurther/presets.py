@@ -106,6 +106,29 @@ _DQFD: dict[str, Any] = {
     "learner__pretraining_updates": 750_000,
 }
 
+# Jump starts are for Atari games with demonstrations from every no-op start, on a GPU.
+_ENCORE: dict[str, Any] = {
+    "actor__jump_start_share": 0.5,
+    "actor__jump_start_length": 1200,
+    "actor__max_demo_lengths": 2.0,
+    "actor__stagger_steps": 2700,
+    "replay__expert_noop_starts": True,
+    "network__name": "dueling-deeper",
+    "learner__target_period": 250,
+    "learner__weight_average": 20_000,
+    "learner__imitated_episodes": "all",
+    "learner__imitated_steps": "unambiguous",
+    "learner__samples_per_insert": 28.0,
+}
+_SMALL_ENCORE: dict[str, Any] = {
+    "actor__jump_start_share": 0.0,
+    "actor__stagger_steps": 0,
+    "replay__expert_noop_starts": False,
+    "network__name": "auto",
+    "learner__weight_average": 2_000,
+    "learner__samples_per_insert": 8.0,
+}
+
 
 def _changed(overrides: dict[str, Any]) -> dict[str, Any]:
     """The overrides that differ from the defaults."""
@@ -116,6 +139,11 @@ PRESETS: dict[str, Preset] = {
     "apex-dqfd": Preset("Tables 1-4, Ape-X DQfD", {}),
     "apex-dqfd-deeper": Preset(
         "Tables 1-4, Ape-X DQfD (deeper)", {"network__name": "dueling-deeper"}
+    ),
+    "encore": Preset(
+        "Not of a paper, jump starts, averaged weights, more target copies",
+        _ENCORE,
+        _SMALL_ENCORE,
     ),
     "no-transform": Preset(
         "Fig. 3, standard Bellman operator", {"learner__value_transform": "identity"}
@@ -222,6 +250,7 @@ def preset(name: str, scale: str = "paper", **overrides: Any) -> Config:
 
       apex-dqfd        Tables 1-4, Ape-X DQfD
       apex-dqfd-deeper Tables 1-4, Ape-X DQfD (deeper)
+      encore           Not of a paper, jump starts, averaged weights, more target copies
       no-transform     Fig. 3, standard Bellman operator
       no-tc            Fig. 3, without the TC loss
       no-imitation     Fig. 3, without the imitation loss

@@ -83,11 +83,32 @@ EXPECTED_OVERRIDES: dict[str, dict[str, Any]] = {
 }
 # Systems of other papers: test_preset_constants.py has their numbers.
 OTHER_SYSTEMS = ("apex-dqn-horgan", "dqfd", "dqn", "double-dqn", "per", "dueling", "rainbow")
+ENCORE: dict[str, Any] = {
+    "actor__jump_start_share": 0.5,
+    "actor__jump_start_length": 1200,
+    "actor__max_demo_lengths": 2.0,
+    "actor__stagger_steps": 2700,
+    "replay__expert_noop_starts": True,
+    "network__name": "dueling-deeper",
+    "learner__target_period": 250,
+    "learner__weight_average": 20_000,
+    "learner__imitated_episodes": "all",
+    "learner__imitated_steps": "unambiguous",
+    "learner__samples_per_insert": 28.0,
+}
 SMALL_DQN: dict[str, Any] = {"actor__epsilon_steps": 20_000, "learner__learning_rate": 2.5e-4}
 EXPECTED_SMALL: dict[str, dict[str, Any]] = {
     "apex-dqn-horgan": {"learner__learning_rate": 2.5e-4},
     "dqfd": {"learner__learning_rate": 2.5e-4, "learner__pretraining_updates": 2_000},
     **dict.fromkeys(("dqn", "double-dqn", "per", "dueling"), SMALL_DQN),
+    "encore": {  # those of the settings that suit small tasks
+        "actor__jump_start_share": 0.0,
+        "actor__stagger_steps": 0,
+        "replay__expert_noop_starts": False,
+        "network__name": "auto",
+        "learner__weight_average": 2_000,
+        "learner__samples_per_insert": 8.0,
+    },
 }
 SMALL_OVERRIDES: dict[str, Any] = {
     "actor__lanes": 32,
@@ -107,17 +128,19 @@ def overrides_of(config: Config) -> dict[str, Any]:
 
 
 def test_every_preset_has_expected_overrides() -> None:
-    assert set(PRESETS) == {*EXPECTED_OVERRIDES, *OTHER_SYSTEMS}
+    assert set(PRESETS) == {*EXPECTED_OVERRIDES, *OTHER_SYSTEMS, "encore"}
     assert set(SCALES) == {"paper", "small"}
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_preset_changes_its_overrides_only(name: str) -> None:
     """An override equal to the default would be missing from the difference."""
-    own = PRESETS[name].overrides
-    assert overrides_of(preset(name)) == EXPECTED_OVERRIDES.get(name, own) == own
+    own, defaults = PRESETS[name].overrides, flatten_config(Config())
+    expected = EXPECTED_OVERRIDES | {"encore": ENCORE}
+    assert overrides_of(preset(name)) == expected.get(name, own) == own
     small = own | SMALL_OVERRIDES | EXPECTED_SMALL.get(name, {})
-    assert overrides_of(preset(name, "small")) == small
+    changed = {k: v for k, v in small.items() if v != defaults[k]}
+    assert overrides_of(preset(name, "small")) == changed
     assert preset(name).preset == name
 
 
@@ -132,7 +155,7 @@ def test_preset_has_few_overrides(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_preset_describes_its_place_in_paper(name: str) -> None:
-    place = r"(Tables? \d(-\d)?|Fig\. \d|Sec\. \d\.\d|[\w ]+ et al\. 20\d\d), \S"
+    place = r"(Tables? \d(-\d)?|Fig\. \d|Sec\. \d\.\d|[\w ]+ et al\. 20\d\d|Not of a paper), \S"
     assert re.match(place, PRESETS[name].description)
 
 
