@@ -183,8 +183,8 @@ class LearnerConfig:
     """weight of the sum of all squared weights and biases"""
     pretraining_updates: int = 0
     """updates on demonstrations alone before the first step"""
-    value_floor: Literal["none", "return"] = "none"
-    """lower bound of expert values: none, or the return that the demonstration obtained"""
+    value_floor: Literal["none", "return", "backup"] = "none"
+    """lower bound of expert values: none, the return, or values backed up along the episode"""
     advantage_learning: float = 0.0
     """alpha of advantage learning: small action gaps grow by 1 / (1 - alpha); 0: off"""
     imitated_episodes: Literal["best", "all"] = "best"

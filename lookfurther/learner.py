@@ -66,6 +66,7 @@ class Learner:
         if compiled:
             self._compile(precision)
         self.updates = 0
+        self.target_copy_hooks: list[Callable[[], None]] = []
         # Over all updates since the last reset by the caller.
         self.gradient_norm_sum = torch.zeros((), device=device)
         self.all_finite = torch.ones((), dtype=torch.bool, device=device)
@@ -148,6 +149,8 @@ class Learner:
             if self.weight_average:
                 copies = self.updates // self.config.target_period
                 self.weight_average.add(self.online_weights, copies)
+            for hook in self.target_copy_hooks:
+                hook()
         self.updates += 1
 
     @property

@@ -31,6 +31,25 @@ def discounted_returns(reward: Tensor, mark: Tensor, gamma: float) -> Tensor:
     return returns
 
 
+def back_up_values(reward: Tensor, mark: Tensor, value: Tensor, gamma: float) -> Tensor:
+    """[T] float64: y_t = r_{t+1} + gamma max(V_{t+1}, y_{t+1}) of every slot, from the end back.
+
+    At an episode's end y is 0 if the state is terminal, else its value V. This is value iteration
+    along the episodes until it converges, where the only other choice is to stop with V.
+    """
+    backups = torch.zeros(len(reward), dtype=torch.float64)
+    rewards, marks, values = reward.numpy(), mark.numpy(), value.numpy()
+    best = 0.0  # max(V, y) of the next state
+    for t in reversed(range(len(rewards))):
+        v, marked = float(values[t]), int(marks[t])
+        if marked & END:
+            backups[t] = best = 0.0 if marked & TERMINAL else v
+        else:
+            y = float(rewards[t]) + gamma * best
+            backups[t], best = y, max(v, y)
+    return backups
+
+
 def n_step_return(reward: Tensor, mark: Tensor, n: Tensor, gamma: float) -> NStepReturn:
     """The n-step return: stop at an end, bootstrap across truncation but not termination.
 

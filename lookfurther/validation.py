@@ -113,6 +113,10 @@ def _network_rules(config: Config) -> list[tuple[bool, str]]:
             " use --learner.value-floor none and --learner.advantage-learning 0",
         ),
         (
+            learner.value_floor != "backup" or n.head == "values",
+            f"learner.value_floor backup needs --network.head values, not {n.head}",
+        ),
+        (
             not learner.constrained_td or n.head == "values",
             f"learner.constrained_td needs --network.head values, not {n.head}",
         ),
@@ -153,6 +157,11 @@ def _demonstration_rules(config: Config) -> list[tuple[bool, str]]:
             config.actor.jump_start_share == 0 or config.environment.sticky_prob == 0,
             "actor.jump_start_share plays a demonstration again, which sticky actions prevent:"
             " set environment.sticky_prob 0",
+        ),
+        (
+            learner.value_floor == "none" or (config.uses_demos and mode != "spike"),
+            f"learner.value_floor {learner.value_floor} needs an expert replay: use --demos with"
+            " learner.demonstrations fixed, annealed or priority, or set it to none",
         ),
         (
             learner.pretraining_updates == 0 or (config.uses_demos and mode != "spike"),

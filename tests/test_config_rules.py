@@ -96,6 +96,17 @@ INVALID_OVERRIDES: dict[str, dict[str, Any]] = {
         "network__head": "categorical",
         "learner__value_floor": "return",
     },
+    "learner.value_floor backup needs --network.head values, not popart": {
+        "network__head": "popart",
+        "learner__value_transform": "identity",
+        "learner__value_floor": "backup",
+    },
+    "learner.value_floor return needs an expert replay: use --demos with"
+    " learner.demonstrations fixed, annealed or priority, or set it to none": {
+        "learner__demonstrations": "spike",
+        "learner__expert_items": 0,
+        "learner__value_floor": "return",
+    },
     "learner.constrained_td needs --network.head values, not categorical": {
         "network__head": "categorical",
         "learner__constrained_td": True,

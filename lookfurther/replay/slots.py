@@ -72,6 +72,11 @@ class SlotRings:
             words = out.view(index.numel(), -1).view(self.plane_words.dtype)
             torch.index_select(self.plane_words, 0, index.view(-1), out=words)
 
+    def gather_states(self, slot: Tensor) -> Tensor:
+        """The observations of slots [n] as [n, *observation_shape]."""
+        rows = self.stack_slots[slot].long().view(-1)
+        return self.planes[rows].view(len(slot), *self.spec.observation_shape)
+
     def _slot_at(self, lane: ArrayT, t: ArrayT, offset: ArrayT | None = None) -> ArrayT:
         """The slot of time t of a lane; with offsets [n], of times t + offset as a last axis."""
         if offset is not None:

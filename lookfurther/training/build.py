@@ -248,4 +248,5 @@ def set_value_floor_to_return(replay: PrioritizedReplay) -> None:
 VALUE_FLOOR_SETTERS: dict[str, Callable[[PrioritizedReplay], None]] = {
     "none": leave_value_floor_unset,
     "return": set_value_floor_to_return,
+    "backup": leave_value_floor_unset,  # training/value_backup.py sets it at each target copy
 }

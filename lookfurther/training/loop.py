@@ -19,6 +19,7 @@ from lookfurther.training.launch_limit import LaunchLimit
 from lookfurther.training.schedules import build_schedules
 from lookfurther.training.signals import StopRequested
 from lookfurther.training.updates import UpdateRunner
+from lookfurther.training.value_backup import start_value_backup
 
 PRETRAINING_BURST = 50  # updates between two checks for a stop signal
 
@@ -44,6 +45,7 @@ class TrainingLoop:
         self.launch_limit = LaunchLimit(self.update_runner.device)
         chunk_source.connect_replay(mixture.agent)
         self.schedules = build_schedules(config, chunk_source, mixture)
+        start_value_backup(config, mixture, learner)
         self.wait_seconds = {"wait_environments": 0.0, "wait_learner": 0.0}
 
     @property
@@ -138,6 +140,8 @@ class TrainingLoop:
         self.mixture.agent.load_state(files["agent_replay"])
         if self.mixture.expert is not None:
             self.mixture.expert.load_state(files["expert_replay"])
+        for hook in self.learner.target_copy_hooks:
+            hook()
         restarted = self.chunk_source.load_state(files)
         set_rng_state(files["random"])
         return restarted
