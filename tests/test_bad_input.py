@@ -49,6 +49,11 @@ BAD_COMMANDS = [
     ("demos merge", 2, "merge needs the names of the sets"),
     ("demos merge a b", 2, "a new set needs a name: give --name"),
     ("demos align shipped/freeway", 2, "a new set needs a name: give --name"),
+    (
+        "demos align shipped/freeway --name n --steps -1",
+        2,
+        "--steps must be 0 or more, not -1",
+    ),
     ("demos shorten shipped/freeway", 2, "a new set needs a name: give --name"),
     ("demos import", 2, "import needs a file"),
     ("demos search Pong", 2, "a new set needs a name: give --name"),

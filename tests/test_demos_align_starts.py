@@ -91,6 +91,18 @@ def test_align_starts_saves_game_of_each_start(
     assert main(["demos", "verify", "starts"]) == 0
 
 
+def test_align_takes_the_first_steps_only(saved: str) -> None:
+    """Twelve steps of the human's game, after twenty frames of waiting: five steps."""
+    words = ["demos", "align", saved, "--name", "short", "--starts", "--steps", "12"]
+    assert main(words) == 0
+    aligned, recorded = catalog.open_set("short").episodes, catalog.open_set(saved).episodes[0]
+    assert [len(episode) for episode in aligned] == [17, 18, 18, 18]
+    frames = [len(log_of(episode).frame_actions) for episode in aligned]
+    assert frames == [48 + 20] * 4
+    assert len(recorded) > 12
+    assert main(["demos", "verify", "short"]) == 0
+
+
 def test_align_starts_leaves_out_lost_games(
     saved: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

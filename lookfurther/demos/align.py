@@ -17,10 +17,12 @@ from lookfurther.demos.alignment_search import AlignmentSearch, ProgressCallback
 from lookfurther.demos.beam_search import BeamSearch, record_reference
 from lookfurther.demos.delayed_log import delay_start, without_delay
 from lookfurther.demos.episode import Episode, InputLog
+from lookfurther.demos.noop_starts import cut_episode
 from lookfurther.demos.playback import (
     episode_from_log,
     make_emulator,
     play_log,
+    step_ends,
     truncate_log,
     with_step_actions,
 )
@@ -62,6 +64,15 @@ def align_from_start(
     start_log = alignment.search.delayed.input_log
     input_log = _hold_actions(start_log, closest.action_sequence(), env, action_repeat)
     return verified_episode(input_log, env, action_repeat)
+
+
+def cut_recording(episode: Episode, steps: int, action_repeat: int) -> Episode:
+    """The first steps of a recorded game, which can still be played again."""
+    if len(episode) <= steps:
+        return episode
+    input_log = _require_log(episode)
+    frames = int(step_ends(input_log, action_repeat)[steps])
+    return replace(cut_episode(episode, 0, steps), input_log=truncate_log(input_log, frames))
 
 
 def hold_episode_actions(episode: Episode, env: str, action_repeat: int) -> InputLog:

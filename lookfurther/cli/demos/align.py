@@ -16,7 +16,7 @@ from lookfurther.cli.options.parsing import Flag
 from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode
-from lookfurther.errors import DemonstrationError
+from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.system.formatting import format_number, pluralize
 from lookfurther.system.processes import parallel_map
 
@@ -36,6 +36,8 @@ class AlignOptions:
     """the new set"""
     starts: Flag = False
     """play each episode from power-on and after 1, 2 and 3 no-op frames, as an agent does"""
+    steps: int = 0
+    """align only the first steps of each episode; 0: all"""
 
 
 def align_set(options: AlignOptions) -> int:
@@ -43,6 +45,10 @@ def align_set(options: AlignOptions) -> int:
     name, demo_set = catalog.new_set_id(options.name), catalog.open_set(options.source)
     spec, env_config = demo_set.description.spec, storage.recorded_env_config(demo_set.description)
     check_alignable(demo_set, env_config)
+    if options.steps < 0:
+        raise ConfigError(f"--steps must be 0 or more, not {options.steps}")
+    if options.steps:
+        demo_set = take_first_steps(demo_set, options.steps, env_config.action_repeat)
     align_all = align_every_start if options.starts else align_every_episode
     episodes = align_all(demo_set, env_config.action_repeat)
     if not episodes:
@@ -51,6 +57,14 @@ def align_set(options: AlignOptions) -> int:
     path = storage.save_episodes(name, episodes, spec, source, env_config=env_config)
     print_saved_set(name, episodes, path)
     return 0
+
+
+def take_first_steps(demo_set: catalog.DemoSet, steps: int, action_repeat: int) -> catalog.DemoSet:
+    """The set with at most `steps` steps of each episode."""
+    from lookfurther.demos.align import cut_recording
+
+    episodes = [cut_recording(episode, steps, action_repeat) for episode in demo_set.episodes]
+    return demo_set._replace(episodes=episodes)
 
 
 def align_every_episode(demo_set: catalog.DemoSet, action_repeat: int) -> list[Episode]:
