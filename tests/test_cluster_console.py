@@ -56,6 +56,6 @@ def test_suite_sets_the_messages_of_ray_before_its_import() -> None:
     """Ray reads the setting when it is imported."""
     code = (
         "import lookfurther.evaluation.cluster_suite, ray._private.ray_constants as constants\n"
-        "assert constants.RAY_DEDUP_LOGS_SKIP_REGEX.startswith('^A worker died')"
+        "assert constants.RAY_DEDUP_LOGS_SKIP_REGEX.startswith('^(A worker died')"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
