@@ -1,16 +1,19 @@
 """Trains with actors on Ray while random actors are killed: does memory or a process leak?
 
-    python -m benchmarks.cluster_soak [--minutes M] [--actors N] [--seed S] [--json FILE]
+    python -m benchmarks.cluster_soak [--minutes M] [--actors N] [--pause S] [--json FILE]
 
 Every few seconds, it records the memory of this process, of Ray's processes and of their actors,
-their number, open files and shared memory. The report compares the second quarter of the time with
-the last: the replay is full before that.
+their number, open files and shared memory. The heap of this process is what the program has
+allocated; its memory also contains freed blocks that the C library keeps. The report compares the
+second quarter of the time with the last: the replay is full before that. With a pause, the learner
+sleeps after each chunk, so the actors wait with as many chunks as they may keep.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import os
 import random
 import signal
@@ -19,16 +22,20 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measure import add_json_option, format_table, machine_info, write_report
-from lookfurther import Config, preset, train
+from lookfurther import Callback, Config, preset, train
+from lookfurther.training.callbacks import RunContext
 from lookfurther.training.cluster.options import ClusterOptions
 
 SAMPLE_SECONDS = 5.0
 KILL_SECONDS = (15.0, 45.0)  # between two kills
 SHARED_MEMORY = "/dev/shm"
+# How command lines of Ray's processes begin or what they contain; all others are "other_ray".
+PROCESS_KINDS = {"ray::RayActor": "actors", "/raylet/raylet": "raylet", "/gcs_server": "gcs"}
 
 Sample = dict[str, float]
 
@@ -81,6 +88,36 @@ def find_shared_files(pids: Iterable[int]) -> set[str]:
     return {name for name in files if Path(name).exists()}
 
 
+class HeapCounts(ctypes.Structure):
+    """`struct mallinfo2` of glibc: ten sizes."""
+
+    _fields_ = [
+        ("before", ctypes.c_size_t * 4),
+        ("mapped", ctypes.c_size_t),  # hblkhd: bytes in blocks that have mappings of their own
+        ("between", ctypes.c_size_t * 2),
+        ("in_use", ctypes.c_size_t),  # uordblks: bytes in all other blocks that are not freed
+        ("after", ctypes.c_size_t * 2),
+    ]
+
+
+def measure_heap() -> float:
+    """MiB that this process has allocated from the C library and not freed."""
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = HeapCounts
+    counts = mallinfo2()
+    return (counts.in_use + counts.mapped) / 2**20
+
+
+class PausingCallback(Callback):
+    """Makes the learner slow: it sleeps at each row of metrics."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def on_log(self, run: RunContext, row: Mapping[str, Any]) -> None:
+        time.sleep(self.seconds)
+
+
 class KillingObserver(threading.Thread):
     """Kills actors at random times and records what the run uses, until `is_over` is set."""
 
@@ -115,15 +152,27 @@ class KillingObserver(threading.Thread):
             self.kills += 1
 
 
+def classify_process(command: str) -> str:
+    """The kind of a process of Ray, by its command line."""
+    return next((kind for text, kind in PROCESS_KINDS.items() if text in command), "other_ray")
+
+
 def take_sample(seconds: float, processes: dict[int, str]) -> Sample:
     """What the run uses now."""
     own, _ = measure_memory(os.getpid())
-    others = [measure_memory(pid) for pid in processes]
+    memory = dict.fromkeys([*PROCESS_KINDS.values(), "other_ray"], 0.0)
+    shared_memory = 0.0
+    for pid, command in processes.items():
+        anonymous, shared = measure_memory(pid)
+        memory[classify_process(command)] += anonymous
+        shared_memory += shared
     return {
         "seconds": seconds,
         "learner_mib": own,
-        "ray_and_actors_mib": sum(anonymous for anonymous, _ in others),
-        "shared_memory_mib": sum(shared for _, shared in others),
+        "learner_heap_mib": measure_heap(),
+        "learner_python_blocks": sys.getallocatedblocks(),
+        **{f"{kind}_mib": size for kind, size in memory.items()},
+        "shared_memory_mib": shared_memory,
         "processes": len(processes),
         "open_files": len(os.listdir("/proc/self/fd")),
         "threads": threading.active_count(),
@@ -157,6 +206,7 @@ def make_config(folder: str, minutes: float) -> Config:
         run__minutes=minutes,
         run__steps=10**8,
         run__checkpoint_minutes=2.0,
+        run__log_period=ClusterOptions().steps_per_chunk,
         run__threads=1,
         run__folder=folder,
     )
@@ -167,6 +217,7 @@ def main() -> int:
     add_json_option(parser)
     parser.add_argument("--minutes", type=float, default=15.0, help="length of the run")
     parser.add_argument("--actors", type=int, default=2, help="actors")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds of sleep per chunk")
     parser.add_argument("--seed", type=int, default=0, help="of the times and the actors")
     options = parser.parse_args()
     machine = machine_info(["torch", "ray", "lz4", "ale-py"])
@@ -174,10 +225,16 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         observer.start()
         config = make_config(f"{folder}/run", options.minutes)
-        summary = train(config, cluster=ClusterOptions(actors=options.actors))
+        summary = train(
+            config,
+            cluster=ClusterOptions(actors=options.actors),
+            callbacks=[PausingCallback(options.pause)],
+        )
         observer.is_over.set()
         observer.join()
     result = {
+        "minutes": options.minutes,
+        "pause": options.pause,
         "steps": summary.step,
         "updates": summary.updates,
         "kills": observer.kills,

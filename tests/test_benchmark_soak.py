@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import subprocess
@@ -12,7 +13,13 @@ import pytest
 
 pytest.importorskip("ray", reason="needs the extra ray")
 
-from benchmarks.cluster_soak import compare_quarters, find_shared_files, list_descendants
+from benchmarks.cluster_soak import (
+    classify_process,
+    compare_quarters,
+    find_shared_files,
+    list_descendants,
+    measure_heap,
+)
 
 
 def test_growth_compares_second_with_last_quarter() -> None:
@@ -42,3 +49,22 @@ def test_shared_files_are_those_with_a_name() -> None:
         assert str(path) in find_shared_files([os.getpid()])
         path.unlink()
         assert str(path) not in find_shared_files([os.getpid()])
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
+def test_heap_is_what_is_allocated_and_not_freed() -> None:
+    before = measure_heap()
+    block = bytearray(64 * 2**20)
+    assert 63 <= measure_heap() - before <= 66
+    del block
+    assert -1 <= measure_heap() - before <= 2
+
+
+def test_processes_are_told_apart_by_their_commands() -> None:
+    commands = {
+        "ray::RayActor.play": "actors",
+        "/lib/ray/core/src/ray/raylet/raylet\0--raylet_socket_name=a": "raylet",
+        "/lib/ray/core/src/ray/gcs/gcs_server\0--log_dir=b": "gcs",
+        "ray::DashboardAgent": "other_ray",
+    }
+    assert {command: classify_process(command) for command in commands} == commands
