@@ -1,10 +1,13 @@
 """Actors on Ray nodes in network namespaces: bytes on the link, and seconds to recover from faults.
 
-    python -m benchmarks.cluster_hosts [--env ENV] [--seconds S] [--rate MBIT] [--json FILE]
+    python -m benchmarks.cluster_hosts [--env ENV] [--seconds S] [--rate MBIT] [--delay MS]
+                                       [--rounds N] [--json FILE]
 
 Traffic: bytes per second and per step of each actor on a virtual Ethernet link, without and with a
 limit of its rate. Recovery: seconds from a fault until the learner notices it, and until the lanes
-of the lost actor deliver a chunk again. It needs root.
+of the lost actor deliver a chunk again; the rate of the other actor meanwhile, as a share of its
+rate before; steps that arrived and are not in the replay once. `--delay` holds back all frames,
+in both directions; `--rounds 0` measures only the traffic. It needs root.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -28,6 +31,7 @@ from benchmarks.measure import (
 )
 from benchmarks.network_hosts import NetworkHost, open_hosts, restart_with_token
 from lookfurther import preset
+from lookfurther.training.cluster.messages import PlayedChunk
 from lookfurther.training.cluster.options import ClusterOptions
 from lookfurther.training.cluster.ray_backend import RayBackend
 from lookfurther.training.cluster.remote_actor import ActorSetup
@@ -78,32 +82,60 @@ def count_all_bytes(hosts: list[NetworkHost]) -> tuple[int, int]:
 
 
 class TimedBackend(RayBackend):
-    """Records when each actor was launched."""
+    """Records when each actor was launched, and counts the steps that arrived.
+
+    Its actors start on different hosts, so that a fault of one host leaves the other actor alone.
+    """
 
     def __init__(self, setup: ActorSetup) -> None:
         super().__init__(setup)
+        self._actor_class = self._actor_class.options(scheduling_strategy="SPREAD")
         self.launch_times: dict[tuple[int, int], float] = {}  # by range and incarnation
+        self.arrived_steps = 0
 
     def launch_actor(self, index: int, incarnation: int) -> Any:
         self.launch_times[index, incarnation] = time.perf_counter()
         return super().launch_actor(index, incarnation)
 
+    def fetch(self, call: Any) -> Any:
+        answer = super().fetch(call)
+        if isinstance(answer, PlayedChunk):
+            self.arrived_steps += answer.action.size
+        return answer
 
-def measure_recovery(
-    source: ClusterSource, backend: TimedBackend, fault: Callable[[Lease], None]
-) -> dict[str, float]:
+
+def measure_recovery(source: ClusterSource, fault: Callable[[Lease], None]) -> dict[str, float]:
     """Seconds from a fault until it is noticed, and until the lanes of the actor act again."""
+    backend = source.backend
+    assert isinstance(backend, TimedBackend)
     play_until(source, lambda: has_all_actors(source))
-    lease = source.leases[0]
+    lease, *others = source.leases
+    assert lease.node not in {other.node for other in others}
+    usual_rate = measure_rate(source, others, lambda start: time.perf_counter() - start > 10)
     incarnation = lease.incarnation
     start = time.perf_counter()
     fault(lease)
-    play_until(source, lambda: lease.incarnation > incarnation and lease.next_sequence > 0)
+    rate = measure_rate(
+        source, others, lambda _: lease.incarnation > incarnation and lease.next_sequence > 0
+    )
     return {
         "seconds_to_notice": backend.launch_times[0, incarnation + 1] - start,
         "seconds_to_act_again": time.perf_counter() - start,
         "actors_tried": lease.incarnation - incarnation,
+        "rate_of_other_actor": rate / usual_rate,
+        "steps_lost_or_doubled": backend.arrived_steps - int(source.replay.cursor.sum()),
     }
+
+
+def measure_rate(
+    source: ClusterSource, leases: Sequence[Lease], is_over: Callable[[float], bool]
+) -> float:
+    """Steps per second that some actors add to the replay until something has happened."""
+    lanes = [lane for lease in leases for lane in lease.lanes]
+    before, start = source.replay.cursor[lanes].sum(), time.perf_counter()
+    play_until(source, lambda: is_over(start))
+    steps = source.replay.cursor[lanes].sum() - before
+    return float(steps) / (time.perf_counter() - start)
 
 
 def find_host(hosts: list[NetworkHost], lease: Lease) -> NetworkHost:
@@ -135,12 +167,10 @@ def measure_faults(hosts: list[NetworkHost]) -> dict[str, dict[str, float]]:
         environment__worker_timeout=HANG_SECONDS,
         environment__max_failures=10,
     )
-    source, _ = build_source(config, ClusterOptions(actors=2, steps_per_chunk=64), TimedBackend)
-    backend = source.backend
-    assert isinstance(backend, TimedBackend)
     figures = {}
     for name, fault in faults.items():
-        figures[name] = measure_recovery(source, backend, fault)
+        source, _ = build_source(config, ClusterOptions(actors=2, steps_per_chunk=64), TimedBackend)
+        figures[name] = measure_recovery(source, fault)
         print(name, figures[name], flush=True)
         start = time.perf_counter()
         for host in hosts:
@@ -149,7 +179,7 @@ def measure_faults(hosts: list[NetworkHost]) -> dict[str, dict[str, float]]:
                 host.start_ray(ray.get_runtime_context().gcs_address)
         play_until(source, lambda: count_nodes() == len(hosts) + 1)
         figures[name]["seconds_until_all_nodes_are_back"] = time.perf_counter() - start
-    source.close()
+        source.close()
     return figures
 
 
@@ -168,18 +198,21 @@ def main() -> int:
     parser = make_parser(__doc__, seconds=30.0)
     parser.add_argument("--env", default="ALE/Pong-v5", help="environment of the traffic")
     parser.add_argument("--rate", type=int, default=10, help="of the limited link, in Mbit/s")
+    parser.add_argument("--delay", type=float, default=0.0, help="of all links, in ms")
     options = parser.parse_args()
     restart_with_token("benchmarks.cluster_hosts")
     machine = machine_info(["torch", "ray", "lz4", "ale-py"])
-    with open_hosts(CORES_PER_HOST) as hosts:
+    with open_hosts(CORES_PER_HOST, options.delay / 1000) as hosts:
         wait_for_nodes(len(hosts) + 1)
         recovery = [measure_faults(hosts) for _ in range(options.rounds)]
         traffic = {"no limit": measure_traffic(options.env, hosts, options.seconds)}
         for host in hosts:
             host.limit_rate(options.rate)
         traffic[f"{options.rate} Mbit/s"] = measure_traffic(options.env, hosts, options.seconds)
-    figures = {name: median_of_rounds([r[name] for r in recovery]) for name in recovery[0]}
+    names = recovery[0] if recovery else {}
+    figures = {name: median_of_rounds([r[name] for r in recovery]) for name in names}
     result = {"env": options.env, "seconds": options.seconds, "rounds": options.rounds}
+    result |= {"delay_milliseconds": options.delay}
     result |= {"traffic": traffic, "recovery": figures, "surroundings": machine}
     tables = [
         format_table(
@@ -187,6 +220,7 @@ def main() -> int:
             [[name, *row.values()] for name, row in rows.items()],
         )
         for title, rows in (("link", traffic), ("fault", figures))
+        if rows
     ]
     write_report(
         "actors on hosts with networks of their own", result, "\n\n".join(tables), options.json

@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,15 +34,30 @@ def run_ip(command: str) -> None:
 class NetworkHost:
     """A network namespace with a Ray node, connected to the bridge of this process."""
 
-    def __init__(self, number: int, cores: int) -> None:
+    def __init__(self, number: int, cores: int, delay: float) -> None:
         self.name, self.link = f"lookhost{number}", f"looklink{number}"
         self.address, self.cores = f"{NETWORK}.{10 + number}", cores
+        self.cable: subprocess.Popen[bytes] | None = None  # the process of a delayed link
         run_ip(f"netns add {self.name}")
-        run_ip(f"link add {self.link} type veth peer name eth0 netns {self.name}")
+        self._connect(delay)
         run_ip(f"link set {self.link} master {BRIDGE} up")
         run_ip(f"-n {self.name} addr add {self.address}/24 dev eth0")
         run_ip(f"-n {self.name} link set eth0 up")
         run_ip(f"-n {self.name} link set lo up")
+
+    def _connect(self, delay: float) -> None:
+        """Make the two ends of the link: `self.link` here, eth0 in the namespace."""
+        if not delay:
+            run_ip(f"link add {self.link} type veth peer name eth0 netns {self.name}")
+            return
+        ends = [self.link, f"{self.link}far"]
+        command = [sys.executable, "-m", "benchmarks.delayed_link", *ends, str(delay)]
+        self.cable = subprocess.Popen(command, cwd=REPOSITORY_ROOT)
+        while not all(Path(f"/sys/class/net/{end}").exists() for end in ends):
+            if self.cable.poll() is not None:
+                sys.exit("a delayed link needs TAP devices")
+            time.sleep(0.1)
+        run_ip(f"link set {ends[1]} netns {self.name} name eth0")
 
     def start_ray(self, head: str) -> None:
         """Join the cluster of a head; the node starts again when it ends, as a service does."""
@@ -91,12 +107,18 @@ class NetworkHost:
     def close(self) -> None:
         """End the processes and remove the namespace with its link."""
         self.kill_processes()
+        if self.cable:
+            self.cable.kill()
+            self.cable.wait()
         run_ip(f"netns del {self.name}")
 
 
 @contextlib.contextmanager
-def open_hosts(cores: list[int]) -> Iterator[list[NetworkHost]]:
-    """A Ray head without cores in this process, and a host for each number of cores."""
+def open_hosts(cores: list[int], delay: float) -> Iterator[list[NetworkHost]]:
+    """A Ray head without cores in this process, and a host for each number of cores.
+
+    `delay` is in seconds, in each direction of each link.
+    """
     check_permissions()
     run_ip(f"link add {BRIDGE} type bridge")
     with contextlib.ExitStack() as stack:
@@ -115,7 +137,7 @@ def open_hosts(cores: list[int]) -> Iterator[list[NetworkHost]]:
         head = ray.get_runtime_context().gcs_address
         hosts = []
         for number, count in enumerate(cores):
-            hosts.append(NetworkHost(number, count))
+            hosts.append(NetworkHost(number, count, delay))
             stack.callback(hosts[-1].close)
             hosts[-1].start_ray(head)
         yield hosts
