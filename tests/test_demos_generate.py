@@ -14,6 +14,8 @@ from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog
 from lookfurther.demos.episode import Episode, best_episode_index
 from lookfurther.envs import get_spec
+from lookfurther.envs.minigrid import UNLOCK_PICKUP
+from lookfurther.system import processes
 from tests.demo_commands import PONG, episode, run_command
 
 pytestmark = pytest.mark.usefixtures("datasets_home")
@@ -92,6 +94,17 @@ def test_bot_records_verified_episodes(tmp_path: Path, capsys: pytest.CaptureFix
     for env, name in ((PONG, "pong"), ("CartPole-v1", "CartPoleEnv")):
         output = run_command(capsys, "bot", env, "--name", "x", code=4)
         assert f"{name} is not a BabyAI level, and the bot plays only those" in output
+
+
+def test_bot_plays_level_that_a_module_registers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other processes, which verify the episodes, import the module too."""
+    pytest.importorskip("minigrid")
+    monkeypatch.setattr(processes, "count_cores", lambda: 2)
+    module = "lookfurther.envs.minigrid"
+    run_command(capsys, "bot", f"{module}:{UNLOCK_PICKUP}", "--name", "unlock", "--episodes", "2")
+    assert "2 episodes, all equal" in run_command(capsys, "verify", "unlock", "--modules", module)
 
 
 @pytest.mark.slow

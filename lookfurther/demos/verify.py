@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 
@@ -17,8 +18,25 @@ from lookfurther.demos.playback import (
     play_from_seed,
     play_steps,
 )
+from lookfurther.envs.trust import import_modules
 from lookfurther.errors import DemonstrationError
+from lookfurther.system.processes import parallel_map
 from lookfurther.types import Spec
+
+
+def verify_episodes(
+    episodes: Sequence[Episode], spec: Spec, env_config: EnvConfig, modules: Sequence[str] = ()
+) -> Iterator[Audit]:
+    """Verify episodes with one process per core, which first imports `modules`."""
+    verify = partial(_verify_in_process, spec=spec, env_config=env_config, modules=modules)
+    return parallel_map(verify, episodes)
+
+
+def _verify_in_process(
+    episode: Episode, spec: Spec, env_config: EnvConfig, modules: Sequence[str]
+) -> Audit:
+    import_modules(modules)
+    return verify_episode(episode, spec, env_config)
 
 
 def verify_episode(episode: Episode, spec: Spec, env_config: EnvConfig) -> Audit:

@@ -16,7 +16,6 @@ from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode
 from lookfurther.errors import ConfigError, DemonstrationError
-from lookfurther.system.processes import parallel_map
 from lookfurther.types import Spec
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ def record_bot(options: BotOptions) -> int:
         env_config = replace(env_config, wrappers=(GRID_WRAPPER,))
         print(f"wrapped in {GRID_WRAPPER}: train with --environment.wrappers {GRID_WRAPPER}")
     episodes, spec = collect_episodes(options.env, env_config, _make_bot_policy, seeds)
-    episodes = audit_episodes(episodes, spec, env_config)
+    episodes = audit_episodes(episodes, spec, env_config, _registering_modules(options.env))
     save_and_report(name, episodes, spec, "MiniGrid's bot", env_config)
     return 0
 
@@ -159,7 +158,8 @@ def record_agent(options: AgentOptions) -> int:
     env_config = agent.config.environment
     policy = ObservationPolicy(partial(agent.act, epsilon=options.epsilon))
     episodes, spec = collect_episodes(agent.config.env, env_config, policy, seeds)
-    episodes = audit_episodes(episodes, spec, env_config)
+    modules = (*options.modules, *_registering_modules(agent.config.env))
+    episodes = audit_episodes(episodes, spec, env_config, modules)
     save_and_report(name, episodes, spec, f"the agent of {options.run}", env_config)
     return 0
 
@@ -170,12 +170,20 @@ def _episode_seeds(options: BotOptions | AgentOptions) -> range:
     return range(options.seed, options.seed + options.episodes)
 
 
-def audit_episodes(episodes: Sequence[Episode], spec: Spec, env_config: EnvConfig) -> list[Episode]:
+def audit_episodes(
+    episodes: Sequence[Episode], spec: Spec, env_config: EnvConfig, modules: Sequence[str]
+) -> list[Episode]:
     """Replay the episodes and attach the audits."""
-    from lookfurther.demos.verify import verify_episode
+    from lookfurther.demos.verify import verify_episodes
 
-    audits = parallel_map(partial(verify_episode, spec=spec, env_config=env_config), episodes)
+    audits = verify_episodes(episodes, spec, env_config, modules)
     return [replace(e, audit=a) for e, a in zip(episodes, audits, strict=True)]
+
+
+def _registering_modules(env: str) -> tuple[str, ...]:
+    """The module of an id `module:id`, which other processes must import too."""
+    module, _, _ = env.rpartition(":")
+    return (module,) if module else ()
 
 
 def save_and_report(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from functools import partial
 
 import tyro
 
@@ -17,7 +16,6 @@ from lookfurther.demos.episode import Episode, best_episode_index
 from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.system.formatting import format_number, pluralize
 from lookfurther.system.printable import make_printable
-from lookfurther.system.processes import parallel_map
 
 ATARI_FPS, OTHER_FPS = 60.0, 10.0  # emulator frames per second; steps of other environments
 MAX_VIDEO_FPS = 30.0  # above it, frames are skipped
@@ -67,13 +65,13 @@ def verify_sets(options: VerifyOptions) -> int:
 
 def _count_mismatches(name_or_path: str, modules: tuple[str, ...]) -> int:
     """Print the audit of each episode; return the number of episodes that differ."""
-    from lookfurther.demos.verify import verify_episode
+    from lookfurther.demos.verify import verify_episodes
 
     name, description, episodes = catalog.open_set(name_or_path)
     env_config = storage.trusted_env_config(description, modules)
-    replay = partial(verify_episode, spec=description.spec, env_config=env_config)
+    audits = verify_episodes(episodes, description.spec, env_config, modules)
     mismatches = 0
-    for i, audit in enumerate(parallel_map(replay, episodes)):
+    for i, audit in enumerate(audits):
         mismatches += not audit.verified
         result = format_audit(audit) + _format_forced_import(episodes[i])
         print(f"{make_printable(name)}, episode {i}: {result}", flush=True)
