@@ -122,6 +122,30 @@ def test_latex_escape_leaves_no_active_character() -> None:
     assert not set(re.sub(commands, "", escaped)) & set("\\{}$&#%_^~<>|")
 
 
+def test_latex_tables_of_report_are_well_formed(tmp_path: Path) -> None:
+    """Every row has the cells of the alignment, braces match, and only known commands occur."""
+    write_page(make_variants(["50 % & more_{x}", "a\\b | #1"]), tmp_path)
+    tables = sorted((tmp_path / "report").rglob("*.tex"))
+    assert len(tables) >= 2
+    commands = {"begin", "end", "toprule", "midrule", "bottomrule", "textbf", "footnotesize"}
+    commands |= {"textbackslash", "textbar", "textasciitilde", "textasciicircum", "dots", "times"}
+    commands |= {"textless", "textgreater", "varepsilon"}
+    for path in tables:
+        comment, begin, *lines, end = path.read_text().splitlines()
+        assert comment.startswith("% ")
+        assert end == r"\end{tabular}"
+        (alignment,) = re.findall(r"\\begin\{tabular\}\{([lr]+)\}", begin)
+        for line in (line for line in lines if not re.fullmatch(r"\\\w+rule", line)):
+            assert line.endswith(r" \\")
+            plain = re.sub(r"\\[\\{}$&#%_]", "", line)  # without escaped characters
+            assert plain.count("&") == len(alignment) - 1, line
+            assert plain.count("{") == plain.count("}")
+            assert plain.count("$") % 2 == 0
+            assert not set(plain) & set("%#_^~<>|")
+            assert set(re.findall(r"\\(\w+)", plain)) <= commands, line
+            assert plain.isascii(), line
+
+
 # Figures
 
 
