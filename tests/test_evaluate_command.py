@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lookfurther import Agent, Config, Spec, preset, train
+from lookfurther.cli.evaluate import format_evaluation_summary
 from lookfurther.cli.main import main
 from lookfurther.demos import storage
 from lookfurther.demos.catalog import DemoSet
@@ -16,7 +19,7 @@ from lookfurther.demos.episode import Episode
 from lookfurther.evaluation import evaluate as evaluation
 from lookfurther.evaluation import results
 from lookfurther.evaluation.evaluate import evaluate
-from lookfurther.evaluation.results import EvaluationConditions
+from lookfurther.evaluation.results import Evaluation, EvaluationConditions
 from lookfurther.networks.dueling import make_network_builder
 from lookfurther.training.checkpoints import checkpoint
 from lookfurther.training.config_json import to_json
@@ -74,9 +77,16 @@ def test_evaluate_command_writes_results(
     assert written["mean"]["value"] == stored.scores.mean()
     assert written["starts"] == "noop"
     output = capsys.readouterr().out
-    assert "CartPole-v1: 7 episodes, no-op starts, ε 0.001, step 400" in output
+    assert "CartPole-v1: 7 episodes, ε 0.001, step 400" in output
     assert f"{stored.scores.mean():,.1f}" in output
     assert str(cartpole / "evaluation" / "noop") in output
+
+
+def test_small_scores_have_two_decimals() -> None:
+    conditions = EvaluationConditions("FrozenLake-v1")
+    scores = np.array([0.0, 1.0, 1.0])
+    summary = format_evaluation_summary(Evaluation(conditions, scores, np.full(3, 9), {}))
+    assert re.search(r"mean +0\.67 +95% 0\.00 to 1\.00\n", summary)
 
 
 def test_human_and_noop_results_are_stored_separately(breakout: Path) -> None:
@@ -96,7 +106,7 @@ def test_random_cartpole_lasts_22_steps(capsys: pytest.CaptureFixture[str], tmp_
     assert facts["episodes"] == 200
     assert facts["mean"]["value"] == pytest.approx(22.3, abs=4 * 11.8 / 200**0.5)
     output, counted = capsys.readouterr()
-    assert "CartPole-v1: 200 episodes, no-op starts, ε 1\n" in output
+    assert "CartPole-v1: 200 episodes, ε 1\n" in output
     assert counted.splitlines() == [f"{n} of 200 episodes" for n in range(20, 201, 20)]
 
 

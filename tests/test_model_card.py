@@ -18,6 +18,7 @@ from lookfurther.config import Config, replace
 from lookfurther.evaluation import results
 from lookfurther.evaluation.results import Evaluation, EvaluationConditions
 from lookfurther.networks.dueling import count_parameters, make_network_builder
+from lookfurther.report.model_card import make_score_table
 from lookfurther.training.checkpoints import checkpoint
 from lookfurther.training.config_json import from_json
 from lookfurther.types import Spec
@@ -153,6 +154,13 @@ def test_card_describes_training_and_evaluation(run: Path, tmp_path: Path) -> No
     assert "someone" not in card
     assert "minigrid" not in card
     assert "Not evaluated" not in card
+
+
+def test_scores_without_atari_have_no_starts() -> None:
+    conditions = EvaluationConditions("CartPole-v1")
+    header, rows = make_score_table({"noop": Evaluation(conditions, np.ones(4), np.ones(4), {})})
+    assert header == ("epsilon", "episodes", "mean", "median", "IQM", "best")
+    assert rows == [("0.001", "4", *["1 (1 to 1)"] * 3, "1")]
 
 
 def test_scores_of_other_weights_are_omitted(run: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from lookfurther.config import EnvConfig
 from lookfurther.envs.naming import is_atari
 from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.evaluation.paper_scores import START_TITLES, StartType
-from lookfurther.system.formatting import pluralize
+from lookfurther.system.formatting import format_score, pluralize
 from lookfurther.system.printable import make_printable
 
 if TYPE_CHECKING:
@@ -205,7 +205,8 @@ def _episode_counter(episodes: int) -> Callable[[EpisodeResult], None]:
 def format_evaluation_summary(evaluation: Evaluation) -> str:
     """Format the statistics for the terminal."""
     summary, conditions = evaluation.summary(), evaluation.conditions
-    details = [START_TITLES[conditions.starts], f"ε {conditions.epsilon:g}"]
+    details = [START_TITLES[conditions.starts]] if is_atari(conditions.env) else []
+    details += [f"ε {conditions.epsilon:g}"]
     details += [f"sticky {conditions.sticky:g}"] if conditions.sticky else []
     details += [f"step {conditions.step:,}"] if conditions.step else []
     lines = [
@@ -214,11 +215,12 @@ def format_evaluation_summary(evaluation: Evaluation) -> str:
     ]
     for name in ("mean", "median", "iqm"):
         value, low, high = summary[name].values()
-        lines.append(f"  {name:20}{value:>12,.1f}   95% {low:,.1f} to {high:,.1f}")
-    lines.append(f"  {'best':20}{summary['best']:>12,.1f}")
+        interval = f"{format_score(low)} to {format_score(high)}"
+        lines.append(f"  {name:20}{format_score(value):>12}   95% {interval}")
+    lines.append(f"  {'best':20}{format_score(summary['best']):>12}")
     for name, unit in (("expert", ""), ("human_normalised", " %"), ("expert_relative", " %")):
         if summary[name] is not None:
-            lines.append(f"  {name.replace('_', '-'):20}{summary[name]:>12,.1f}{unit}")
+            lines.append(f"  {name.replace('_', '-'):20}{format_score(summary[name]):>12}{unit}")
     return "\n".join(lines)
 
 

@@ -116,7 +116,7 @@ def render_card(
         "## What it is",
         markdown_table(("", ""), _fact_rows(agent, metrics_row, is_rounded)),
         "## Evaluation",
-        markdown_table(*_score_table(evaluations)) if evaluations else "Not evaluated.",
+        markdown_table(*make_score_table(evaluations)) if evaluations else "Not evaluated.",
         "## How to load it",
         "```python\n"
         "from lookfurther import Agent, evaluate\n\n"
@@ -172,25 +172,26 @@ def _fact_rows(
     yield "seed", f"{config.run.seed}"
 
 
-def _score_table(
+def make_score_table(
     evaluations: dict[str, Evaluation],
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """The header and a row for each evaluation, statistics with their 95 % intervals."""
-    header = ("starts", "sticky", "epsilon", "episodes", "mean", "median", "IQM", "best")
+    header = ("epsilon", "episodes", "mean", "median", "IQM", "best")
+    has_starts = any(is_atari(e.conditions.env) for e in evaluations.values())
     rows = []
     for evaluation in evaluations.values():
         conditions, summary = evaluation.conditions, evaluation.summary()
+        sticky = f"{conditions.sticky:g}" if conditions.sticky else "no"
         rows.append(
             (
-                START_TITLES[conditions.starts],
-                f"{conditions.sticky:g}" if conditions.sticky else "no",
+                *((START_TITLES[conditions.starts], sticky) if has_starts else ()),
                 f"{conditions.epsilon:g}",
                 f"{summary['episodes']}",
                 *(_format_estimate(summary[name]) for name in ("mean", "median", "iqm")),
                 f"{summary['best']:,.5g}",
             )
         )
-    return header, rows
+    return (*(("starts", "sticky") if has_starts else ()), *header), rows
 
 
 def _format_estimate(estimate: dict[str, float]) -> str:
