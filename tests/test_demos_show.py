@@ -18,7 +18,7 @@ from lookfurther.cli.demos import formatting
 from lookfurther.cli.tables import format_table
 from lookfurther.demos import shipped
 from lookfurther.demos.episode import Audit
-from lookfurther.errors import LookFurtherError
+from lookfurther.errors import EnvironmentFault, LookFurtherError
 from lookfurther.report.contact_sheet import EpisodeRow, write_contact_sheet
 from tests.demo_commands import PONG, episode, run_command, save_demo_set
 
@@ -40,6 +40,21 @@ def test_list_prints_sets_and_read_errors(
     top = formatting.format_number(max(e.score for e in made))
     assert line.split() == ["my/pong-v0", PONG, "2", "30", top, "1", "of", "2"]
     assert broken.startswith("other-v3 is not a readable demonstration set: ")
+
+
+def test_list_names_the_missing_extra(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without ale-py, the shipped Atari sets cannot be described; the others are listed."""
+
+    def find_no_game(env: str, env_config: object) -> None:
+        raise EnvironmentFault(f"{env} needs ale_py: install lookfurther[atari]")
+
+    save_demo_set("my/pong-v0", episode(40))
+    monkeypatch.setattr(shipped.envs, "get_spec", find_no_game)
+    lines = run_command(capsys, "list").splitlines()
+    assert lines[1].startswith("my/pong-v0 ")
+    assert "ALE/Freeway-v5 needs ale_py: install lookfurther[atari]" in lines
 
 
 def test_show_describes_every_episode(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ from lookfurther.demos.metadata import (
     make_origin,
 )
 from lookfurther.demos.storage import VERSION_SUFFIX
-from lookfurther.errors import ConfigError, DemonstrationError
+from lookfurther.errors import ConfigError, DemonstrationError, LookFurtherError
 from lookfurther.types import Spec
 
 DATASET_ID = re.compile(r"([\w-]{2,}/([\w-]+/)*)?[\w-]+-v\d+")  # the ids that Minari accepts
@@ -91,12 +91,12 @@ def _newest_version(base_name: str, ids: Iterable[str]) -> str | None:
     return max(versions)[1] if versions else None
 
 
-def iter_sets() -> Iterator[tuple[str, DemoSetDescription | DemonstrationError]]:
+def iter_sets() -> Iterator[tuple[str, DemoSetDescription | LookFurtherError]]:
     """Every set by its id, with its description or the reason why it cannot be read."""
     for name in _list_ids():
         try:
             yield name, describe_set(name)
-        except DemonstrationError as error:
+        except LookFurtherError as error:  # also an environment whose extra is not installed
             yield name, error
 
 

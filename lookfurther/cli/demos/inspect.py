@@ -18,7 +18,7 @@ from lookfurther.cli.tables import format_table
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode
 from lookfurther.demos.metadata import DemoSetDescription
-from lookfurther.errors import ConfigError, DemonstrationError
+from lookfurther.errors import ConfigError, LookFurtherError
 from lookfurther.system.formatting import format_number, pluralize
 from lookfurther.system.printable import make_printable
 
@@ -48,7 +48,7 @@ def print_sets(options: ListOptions) -> int:
     """Print a line per set, then one per set that cannot be read."""
     rows, errors = [], []
     for name, description in catalog.iter_sets():
-        if isinstance(description, DemonstrationError):
+        if isinstance(description, LookFurtherError):
             errors.append(str(description))
         else:
             rows.append(_set_row(name, description))
