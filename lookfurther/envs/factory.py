@@ -17,6 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete
 
 from lookfurther.config import EnvConfig
+from lookfurther.envs.minigrid import silence_level_generator
 from lookfurther.envs.naming import is_atari
 from lookfurther.errors import ConfigError, EnvironmentFault
 from lookfurther.system.windows import disable_windows
@@ -120,6 +121,8 @@ class EnvFactory:
     def build_env(self) -> gymnasium.Env:
         """A new environment with the configured wrappers."""
         if isinstance(self.source, EnvSpec):
+            if self.source.id.startswith("BabyAI-"):
+                silence_level_generator()
             # Gymnasium's checker accepts what we refuse, and costs more than our checks.
             env = gymnasium.make(self.source, disable_env_checker=True)
         else:

@@ -49,6 +49,13 @@ class LayoutSubset(gymnasium.Wrapper):
         return self.env.reset(seed=self.layouts[index % len(self.layouts)], options=options)
 
 
+def silence_level_generator() -> None:
+    """Keep BabyAI's generator from printing a line for each level that it rejects."""
+    from minigrid.envs.babyai.core import roomgrid_level
+
+    vars(roomgrid_level)["print"] = lambda *_: None
+
+
 # The first eight layouts in which MiniGrid's scripted expert never turns back. In the others it
 # takes two actions in one state, and no margin loss can satisfy both.
 UNLOCK_LAYOUTS = (0, 1, 2, 4, 5, 6, 9, 10)
