@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from lookfurther.config import Config, replace
 from lookfurther.errors import ConfigError
+from lookfurther.settings.tuned import find_tuned_settings
 
 
 class Preset(NamedTuple):
@@ -242,6 +243,8 @@ SCALES: dict[str, Preset] = {
     ),
 }
 
+TUNED = "tuned"  # instead of a preset: the tuned settings of an environment
+
 
 def preset(name: str, scale: str = "paper", **overrides: Any) -> Config:
     """The configuration of a preset and a scale, with further overrides.
@@ -273,6 +276,10 @@ def preset(name: str, scale: str = "paper", **overrides: Any) -> Config:
       paper  the paper's sizes
       small  for a laptop: fewer lanes, a small replay, faster learning on small tasks
 
+    Instead of a preset, tuned selects preset, scale and settings that were tuned for `env`:
+
+      preset("tuned", env="CartPole-v1")
+
     An override is a setting of `Config`; the dot of its name becomes two underscores:
 
       preset("no-demos", "small", env="CartPole-v1", run__steps=100_000, learner__gamma=0.99)
@@ -280,14 +287,26 @@ def preset(name: str, scale: str = "paper", **overrides: Any) -> Config:
     The result shows the settings that differ from the defaults. docs/settings.md lists them all.
     An unknown setting or an invalid value raises a ConfigError.
     """
+    if name == TUNED:
+        return _tuned_config(scale, overrides)
     _check_names(name, scale)
     small = dict(PRESETS[name].small) if scale == "small" else {}
     merged = PRESETS[name].overrides | SCALES[scale].overrides | small | {"preset": name}
     return replace(Config(), **(merged | overrides))
 
 
+def _tuned_config(scale: str, overrides: dict[str, Any]) -> Config:
+    """The configuration of the environment in `overrides`, which takes its own scale."""
+    if scale != "paper":
+        raise ConfigError("tuned settings have their own scale: leave it out")
+    tuned = find_tuned_settings(overrides.get("env"))
+    merged = tuned.overrides() | {"preset": TUNED} | overrides
+    return replace(preset(tuned.preset, tuned.scale), **merged)
+
+
 def _check_names(name: Any, scale: Any) -> None:
     if not isinstance(name, str) or name not in PRESETS:
-        raise ConfigError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}")
+        choices = ", ".join((*PRESETS, TUNED))
+        raise ConfigError(f"unknown preset {name!r}: choose one of {choices}")
     if not isinstance(scale, str) or scale not in SCALES:
         raise ConfigError(f"unknown scale {scale!r}: choose one of {', '.join(SCALES)}")

@@ -55,6 +55,8 @@ NOT_RUN = {
     "lookfurther checkpoint": "needs a run in progress; test_run_process.py has one",
     "lookfurther push": "needs an account; test_sharing.py has a local server",
     "lookfurther pull": "downloads; test_sharing.py has a local server",
+    "PrivateEye.demo": "a recording of a human; the page's other import has a sample",
+    "Pong.demo": "a recording of a human, likewise",
     "lookfurther demos search": "takes minutes; test_go_explore.py has shorter ones",
     "python -m analysis": "test_benchmarks.py runs them",
     "experiments": "takes an hour or a night; test_experiments_page.py has a short study",

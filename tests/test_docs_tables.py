@@ -30,6 +30,9 @@ def test_settings_page_is_current() -> None:
     assert text("docs/presets.md") == generator["generate_presets_page"](), (
         "docs/presets.md is outdated: run python docs/generate_settings.py"
     )
+    assert text("docs/tuned.md") == generator["generate_tuned_page"](), (
+        "docs/tuned.md is outdated: run python docs/generate_settings.py"
+    )
     listed = {name.strip("`") for name, *_ in rows("docs/settings.md", "setting")}
     assert listed == setting_names()
 

@@ -14,13 +14,13 @@ from lookfurther.cli.options.parsing import check_writable
 from lookfurther.cli.options.preset_options import (
     PresetOptions,
     asks_for_help,
+    find_defaults,
     parse_preset_options,
     split_preset,
 )
 from lookfurther.cli.tables import format_table
 from lookfurther.config import Config, replace
 from lookfurther.errors import ConfigError
-from lookfurther.presets import preset
 from lookfurther.system.files import write_text
 from lookfurther.validation import validate
 
@@ -50,7 +50,7 @@ def parse_bench_options(args: list[str]) -> BenchOptions:
     if not has_preset and not asks_for_help(args):
         args = add_default_preset(args)
     name, scale, rest = split_preset(args)
-    defaults = BenchOptions(name, scale, replace(preset(name, scale), env=BENCH_ENV))
+    defaults = BenchOptions(name, scale, replace(find_defaults(name, scale, rest), env=BENCH_ENV))
     options = parse_preset_options(defaults, rest, "lookfurther bench")
     if not 0 < options.seconds <= MAX_SECONDS:
         raise ConfigError(f"--seconds must be above 0 and at most 3,600, not {options.seconds:g}")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lookfurther.cli.options.preset_options import PresetOptions, parse_preset_options, split_preset
+from lookfurther.cli.options.preset_options import (
+    PresetOptions,
+    find_defaults,
+    parse_preset_options,
+    split_preset,
+)
 from lookfurther.config import replace
-from lookfurther.presets import preset
 from lookfurther.system.formatting import pluralize
 
 
@@ -25,7 +29,9 @@ class CloneOptions(PresetOptions):
 def parse_clone_options(args: list[str]) -> CloneOptions:
     """Parse the arguments; the preset comes first."""
     name, scale, rest = split_preset(args, "clone")
-    config = replace(preset(name, scale), preset="clone", learner__imitated_episodes="all")
+    config = replace(
+        find_defaults(name, scale, rest), preset="clone", learner__imitated_episodes="all"
+    )
     return parse_preset_options(CloneOptions(name, scale, config), rest, "lookfurther clone")
 
 

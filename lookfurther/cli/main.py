@@ -42,7 +42,7 @@ COMMANDS = CommandGroup(
         "demos": Command(
             "list | show | import | verify | ...", "get, inspect and verify demonstrations", "demos"
         ),
-        "presets": Command("", "list presets and scales", "presets"),
+        "presets": Command("", "list presets, scales and tuned settings", "presets"),
     },
 )
 

@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lookfurther.cli.options.parsing import Flag
-from lookfurther.cli.options.preset_options import PresetOptions, parse_preset_options, split_preset
-from lookfurther.presets import preset
+from lookfurther.cli.options.preset_options import (
+    PresetOptions,
+    find_defaults,
+    parse_preset_options,
+    split_preset,
+)
 from lookfurther.system.formatting import pluralize
 from lookfurther.validation import validate
 
@@ -36,7 +40,7 @@ class TrainOptions(PresetOptions):
 def parse_train_options(args: list[str]) -> TrainOptions:
     """Parse the arguments; the preset comes first."""
     name, scale, rest = split_preset(args)
-    defaults = TrainOptions(name, scale, preset(name, scale))
+    defaults = TrainOptions(name, scale, find_defaults(name, scale, rest))
     return parse_preset_options(defaults, rest, "lookfurther train")
 
 

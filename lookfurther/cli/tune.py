@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lookfurther.cli.options.preset_options import PresetOptions, parse_preset_options, split_preset
+from lookfurther.cli.options.preset_options import (
+    PresetOptions,
+    find_defaults,
+    parse_preset_options,
+    split_preset,
+)
 from lookfurther.errors import ConfigError
-from lookfurther.presets import preset
 from lookfurther.system.formatting import pluralize
 from lookfurther.validation import validate
 
@@ -29,7 +33,7 @@ class TuneOptions(PresetOptions):
 def parse_tune_options(args: list[str]) -> TuneOptions:
     """Parse the arguments; the preset comes first."""
     name, scale, rest = split_preset(args, "tune")
-    defaults = TuneOptions(name, scale, preset(name, scale))
+    defaults = TuneOptions(name, scale, find_defaults(name, scale, rest))
     options = parse_preset_options(defaults, rest, "lookfurther tune")
     for option, value in {"trials": options.trials, "episodes": options.episodes}.items():
         if value < 1:

@@ -23,6 +23,7 @@ from lookfurther.demos.metadata import (
 )
 from lookfurther.demos.storage import VERSION_SUFFIX
 from lookfurther.errors import ConfigError, DemonstrationError, LookFurtherError
+from lookfurther.settings.tuned import find_demo_commands
 from lookfurther.types import Spec
 
 DATASET_ID = re.compile(r"([\w-]{2,}/([\w-]+/)*)?[\w-]+-v\d+")  # the ids that Minari accepts
@@ -75,10 +76,18 @@ def find_set(name_or_path: str) -> str:
         return name_or_path
     if newest := _newest_version(name_or_path, ids):
         return newest
+    raise DemonstrationError(
+        f"no demonstrations named {name_or_path}: {_suggest_fix(name_or_path, ids)}"
+    )
+
+
+def _suggest_fix(name: str, ids: Iterable[str]) -> str:
+    """What to do about a missing set: the command that makes it, or a similar name."""
+    if commands := find_demo_commands(name):
+        return f"make them with {' && '.join(commands)}"
     base_names = {VERSION_SUFFIX.sub("", set_id) for set_id in ids}
-    similar = difflib.get_close_matches(VERSION_SUFFIX.sub("", name_or_path), base_names, 1)
-    fix = f"did you mean {similar[0]}?" if similar else "make or import them first"
-    raise DemonstrationError(f"no demonstrations named {name_or_path}: {fix}")
+    similar = difflib.get_close_matches(VERSION_SUFFIX.sub("", name), base_names, 1)
+    return f"did you mean {similar[0]}?" if similar else "make or import them first"
 
 
 def _newest_version(base_name: str, ids: Iterable[str]) -> str | None:

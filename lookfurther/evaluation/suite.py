@@ -72,7 +72,8 @@ class SuiteJob:
 
     def train_arguments(self) -> list[str]:
         """The command-line arguments that train it."""
-        defaults = flatten_settings(preset(self.config.preset, self.scale))
+        env = self.config.env
+        defaults = flatten_settings(preset(self.config.preset, self.scale, env=env)) | {"env": ""}
         changed = {k: v for k, v in flatten_settings(self.config).items() if v != defaults[k]}
         resume = ["--resume"] if (self.folder / "config.json").exists() else []
         options = [text for name, value in changed.items() for text in _format_option(name, value)]
@@ -151,7 +152,7 @@ class SuitePlan(NamedTuple):
     def build_job(self, env: str, variant: str, seed: int) -> SuiteJob:
         """One cell of the grid; a preset without demonstrations gets none."""
         config = preset(variant, self.scale, env=env, run__seed=seed, **self.overrides)
-        if config.uses_demos:
+        if config.uses_demos and self.demo_names:
             game = game_of(env) or base_name(env)
             named = (str(name).replace("{game}", game) for name in self.demo_names)
             config = replace(config, demos=tuple(named))

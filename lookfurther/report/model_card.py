@@ -19,7 +19,7 @@ from lookfurther.evaluation import results
 from lookfurther.evaluation.paper_scores import START_TITLES
 from lookfurther.evaluation.results import Evaluation
 from lookfurther.networks.dueling import count_parameters
-from lookfurther.presets import PRESETS
+from lookfurther.presets import PRESETS, TUNED
 from lookfurther.report.markdown import code_span, escape_markdown, markdown_table
 from lookfurther.system.files import atomic_replace, write_text
 from lookfurther.system.printable import make_printable
@@ -149,7 +149,10 @@ def _fact_rows(
 ) -> Iterator[tuple[str, str]]:
     """Names and values that describe the agent and its training."""
     config, spec = agent.config, agent.spec
-    description = PRESETS[config.preset].description if config.preset in PRESETS else "custom"
+    names = {name: preset.description for name, preset in PRESETS.items()}
+    description = (names | {TUNED: "the tuned settings of the environment"}).get(
+        config.preset, "custom"
+    )
     yield "environment", code_span(spec.env)
     yield "observations", f"{spec.observation_shape}, {spec.dtype}"
     yield "actions", f"{spec.actions}"

@@ -9,11 +9,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from lookfurther.config import Config, flatten_settings
+from lookfurther.config import Config, flatten_settings, replace
 from lookfurther.errors import ConfigError
 from lookfurther.evaluation import results
 from lookfurther.evaluation.results import Evaluation
-from lookfurther.presets import PRESETS
+from lookfurther.presets import PRESETS, TUNED, preset
+from lookfurther.settings.tuned import read_tuned_settings
 from lookfurther.system.printable import make_printable
 from lookfurther.training.config_json import config_fingerprint
 from lookfurther.training.monitoring import metrics
@@ -116,6 +117,8 @@ def preset_order(group: RunGroup) -> tuple[int, str]:
 
 def _variant_labels(configs: Sequence[Config]) -> dict[str, str]:
     """Labels by fingerprint: the preset, and how it differs from others of that preset."""
+    fingerprints = [learning_fingerprint(c) for c in configs]
+    configs = [_changes_to_tuned(c) for c in configs]
     hidden = BOOKKEEPING_SETTINGS | TASK_SETTINGS
     if len({(c.env, config_fingerprint(c, hidden)) for c in configs}) < len(configs):
         # The same learner with different demonstrations or wrappers on one environment.
@@ -128,7 +131,18 @@ def _variant_labels(configs: Sequence[Config]) -> dict[str, str]:
         if count > 1:  # the label does not show all the settings in which they differ
             same = [key for key, text in labels.items() if text == label]
             labels |= {key: f"{label}, {sha256(key.encode()).hexdigest()[:6]}" for key in same}
-    return {learning_fingerprint(c): labels[config_fingerprint(c, hidden)] for c in configs}
+    return {
+        f: labels[config_fingerprint(c, hidden)] for f, c in zip(fingerprints, configs, strict=True)
+    }
+
+
+def _changes_to_tuned(config: Config) -> Config:
+    """For a run with tuned settings, its changes to them: they differ between environments."""
+    if config.preset != TUNED or config.env not in read_tuned_settings():
+        return config
+    own, tuned = flatten_settings(config), flatten_settings(preset(TUNED, env=config.env))
+    changes = {n.replace(".", "__"): v for n, v in own.items() if v != tuned[n]}
+    return replace(Config(env=config.env, preset=TUNED), **changes)
 
 
 def _variant_label(config: Config, all_configs: Sequence[Config], hidden: Iterable[str]) -> str:

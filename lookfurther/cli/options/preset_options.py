@@ -13,7 +13,7 @@ from lookfurther.cli.options.parsing import parse_options
 from lookfurther.cli.options.setting_docs import describe_settings, field_docstrings
 from lookfurther.config import Config, flatten_settings
 from lookfurther.errors import ConfigError
-from lookfurther.presets import PRESETS
+from lookfurther.presets import PRESETS, TUNED, preset
 
 # The settings that --help shows; --help-all shows all of them.
 COMMON_SETTINGS = (
@@ -40,7 +40,7 @@ class PresetOptions:
         tyro.conf.Positional,
         tyro.conf.arg(metavar="PRESET", help_behavior_hint="(required)"),
     ] = "apex-dqfd"
-    """variant of the algorithm, such as apex-dqfd or no-demos; lookfurther presets lists them"""
+    """algorithm, such as apex-dqfd, or tuned for those of ENV; lookfurther presets lists them"""
     scale: Annotated[str, tyro.conf.arg(metavar="SCALE")] = "paper"
     """size of the run: paper or small"""
     config: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
@@ -52,17 +52,33 @@ Options = TypeVar("Options", bound=PresetOptions)
 def split_preset(args: Sequence[str], command: str = "train") -> tuple[str, str, list[str]]:
     """Return (preset, scale, other arguments); the first two determine all defaults."""
     args = list(args)
-    scale = "paper"
-    for i, arg in enumerate(args):
-        if arg == "--scale" or arg.startswith("--scale="):
-            scale = arg.partition("=")[2] or (args[i + 1] if i + 1 < len(args) else "")
-            del args[i : i + (1 if "=" in arg else 2)]
-            break
+    place, scale = _find_option(args, "--scale", "paper")
+    del args[place]
     if args and not args[0].startswith("-"):
         return args[0], scale, args[1:]
     if asks_for_help(args):
         return "apex-dqfd", scale, args
-    raise ConfigError(f"{command} needs a preset: one of {', '.join(PRESETS)}")
+    raise ConfigError(f"{command} needs a preset: one of {', '.join((*PRESETS, TUNED))}")
+
+
+def find_defaults(name: str, scale: str, args: Sequence[str]) -> Config:
+    """The configuration that options change; that of tuned settings depends on --env."""
+    if name != TUNED:
+        return preset(name, scale)
+    _, env = _find_option(args, "--env", "")
+    if not env and asks_for_help(args):
+        return preset("no-demos", scale)
+    return preset(TUNED, scale, env=env)
+
+
+def _find_option(args: Sequence[str], option: str, default: str) -> tuple[slice, str]:
+    """The place and the value of an option, written as two arguments or with =."""
+    for i, arg in enumerate(args):
+        if arg == option:
+            return slice(i, i + 2), "".join(args[i + 1 : i + 2])
+        if arg.startswith(f"{option}="):
+            return slice(i, i + 1), arg.partition("=")[2]
+    return slice(0, 0), default
 
 
 def asks_for_help(args: Sequence[str]) -> bool:
