@@ -31,10 +31,10 @@ if [ "$workers" -gt 0 ]; then
 fi
 
 # Slurm signals this script before the time is over, and not Ray: the learner saves while its actors still play.
+trap 'kill -TERM $!' TERM # the last command in the background is the learner
 srun --overlap --cpu-bind none --nodes 1 --ntasks 1 --nodelist "$head_node" \
   lookfurther train "$@" --cluster "$head_node:$port" &
 learner=$!
-trap 'kill -TERM "$learner"' TERM
 status=0
 wait "$learner" || status=$?
 while kill -0 "$learner" 2> /dev/null; do # a signal ends the first wait
