@@ -57,6 +57,7 @@ NOT_RUN = {
     "lookfurther pull": "downloads; test_sharing.py has a local server",
     "PrivateEye.demo": "a recording of a human; the page's other import has a sample",
     "Pong.demo": "a recording of a human, likewise",
+    "Pitfall.demo": "a recording of a human, likewise",
     "lookfurther demos search": "takes minutes; test_go_explore.py has shorter ones",
     "python -m analysis": "test_benchmarks.py runs them",
     "experiments": "takes an hour or a night; test_experiments_page.py has a short study",
@@ -242,10 +243,11 @@ def prepare_runs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepare_sets(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two recordings and a set."""
+    """Two recordings and two sets."""
     write_demo(home / "MontezumaRevenge.demo", montezuma_recording())
     write_demo(home / "MontezumaRevenge1.demo", montezuma_recording())
     save_random_set("private-eye-v0", "ALE/PrivateEye-v5", 60)
+    save_random_set("pitfall-v0", "ALE/Pitfall-v5", 60)
 
 
 PREPARE: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
