@@ -38,15 +38,16 @@ def back_up_values(reward: Tensor, mark: Tensor, value: Tensor, gamma: float) ->
     along the episodes until it converges, where the only other choice is to stop with V.
     """
     backups = torch.zeros(len(reward), dtype=torch.float64)
-    rewards, marks, values = reward.numpy(), mark.numpy(), value.numpy()
+    # Arrays: reading and writing single elements of tensors is slow.
+    rewards, marks, values, ys = reward.numpy(), mark.numpy(), value.numpy(), backups.numpy()
     best = 0.0  # max(V, y) of the next state
     for t in reversed(range(len(rewards))):
         v, marked = float(values[t]), int(marks[t])
         if marked & END:
-            backups[t] = best = 0.0 if marked & TERMINAL else v
+            ys[t] = best = 0.0 if marked & TERMINAL else v
         else:
             y = float(rewards[t]) + gamma * best
-            backups[t], best = y, max(v, y)
+            ys[t], best = y, max(v, y)
     return backups
 
 
