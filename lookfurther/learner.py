@@ -66,7 +66,7 @@ class Learner:
         if compiled:
             self._compile(precision)
         self.updates = 0
-        self.target_copy_hooks: list[Callable[[], None]] = []
+        self.target_hooks: list[Callable[[], None]] = []  # called when the target network changes
         # Over all updates since the last reset by the caller.
         self.gradient_norm_sum = torch.zeros((), device=device)
         self.all_finite = torch.ones((), dtype=torch.bool, device=device)
@@ -149,9 +149,12 @@ class Learner:
             if self.weight_average:
                 copies = self.updates // self.config.target_period
                 self.weight_average.add(self.online_weights, copies)
-            for hook in self.target_copy_hooks:
-                hook()
+            self._run_target_hooks()
         self.updates += 1
+
+    def _run_target_hooks(self) -> None:
+        for hook in self.target_hooks:
+            hook()
 
     @property
     def acting_weights(self) -> MasterWeights:
@@ -222,6 +225,7 @@ class Learner:
         if self.weight_average:
             self.weight_average.weights.load_state_dict(state["weights"])
         self.updates = updates
+        self._run_target_hooks()
 
 
 def make_weight_average(config: LearnerConfig, weights: MasterWeights) -> WeightAverage | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from tests.test_operator import optimal_q, random_mdp
 from tests.training_runs import assert_checkpoints_equal, newest_checkpoint, tiny_config
 
 MARKS = st.sampled_from([0, 0, 0, TERMINAL, TRUNCATED])
+BACKUP: dict[str, Any] = {"learner__value_floor": "backup", "learner__target_period": 5}
 EPISODES = st.lists(st.tuples(st.floats(-10, 10), MARKS, st.floats(-50, 50)), min_size=1)
 
 
@@ -80,32 +83,59 @@ def test_backup_never_exceeds_optimal_values(seed: int, gamma: float) -> None:
     assert (backups <= best + 1e-9 * (1 + best.abs())).all()
 
 
-def test_floors_follow_the_target_network(tmp_path: Path, balance_demos: Path, monkeypatch) -> None:
-    """After each copy, floors are the backup of h^-1(max f) of the new target network."""
+def backed_up_floors(loop: TrainingLoop) -> torch.Tensor:
+    """The backup of h^-1(max f) of the target network."""
+    replay, learner = loop.mixture.expert, loop.learner
+    assert replay is not None
+    x = replay.gather_states(torch.arange(len(replay.actions)))
+    with torch.no_grad():
+        f = learner.target_network(x.float()).max(-1).values
+    value = learner.objective.value_transform.h_inv(f)
+    return back_up_values(replay.rewards, replay.marks, value, replay.gamma)
+
+
+def record_floors(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """The floors before the first step of a run and after each; checks all of them."""
     checked = []
     run_step = TrainingLoop.run_step
 
     def check_floors(loop: TrainingLoop) -> None:
-        run_step(loop)
-        replay, learner = loop.mixture.expert, loop.learner
-        assert replay is not None
-        x = replay.gather_states(torch.arange(len(replay.actions)))
-        with torch.no_grad():
-            f = learner.target_network(x.float()).max(-1).values
-        value = learner.objective.value_transform.h_inv(f)
-        floors = back_up_values(replay.rewards, replay.marks, value, replay.gamma)
-        torch.testing.assert_close(replay.value_floors.double(), floors, rtol=1e-4, atol=1e-4)
-        checked.append(replay.value_floors.clone())
+        assert loop.mixture.expert is not None
+        floors = loop.mixture.expert.value_floors
+        torch.testing.assert_close(floors.double(), backed_up_floors(loop), rtol=1e-4, atol=1e-4)
+        checked.append(floors.clone())
 
-    monkeypatch.setattr(TrainingLoop, "run_step", check_floors)
-    overrides = {"learner__value_floor": "backup", "learner__target_period": 5}
-    train(replace(tiny_config(tmp_path / "run", balance_demos), **overrides), quiet=True)
+    def run_checked_step(loop: TrainingLoop) -> None:
+        if not checked:
+            check_floors(loop)
+        run_step(loop)
+        check_floors(loop)
+
+    monkeypatch.setattr(TrainingLoop, "run_step", run_checked_step)
+    return checked
+
+
+def test_floors_follow_the_target_network(
+    tmp_path: Path, balance_demos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = record_floors(monkeypatch)
+    train(replace(tiny_config(tmp_path / "run", balance_demos), **BACKUP), quiet=True)
     assert not torch.equal(checked[0], checked[-1])
 
 
+def test_floors_follow_initial_weights(
+    tmp_path: Path, balance_demos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights of another run are loaded after the floors were set for the first time."""
+    config = replace(tiny_config(tmp_path / "run", balance_demos), **BACKUP)
+    train(config, quiet=True)
+    record_floors(monkeypatch)
+    new = replace(config, run__folder=str(tmp_path / "new"), run__seed=1, run__steps=40)
+    train(new, init=tmp_path / "run", quiet=True)
+
+
 def test_resumed_run_has_the_same_floors(tmp_path: Path, balance_demos: Path) -> None:
-    overrides = {"learner__value_floor": "backup", "learner__target_period": 5}
-    whole = replace(tiny_config(tmp_path / "whole", balance_demos), **overrides)
+    whole = replace(tiny_config(tmp_path / "whole", balance_demos), **BACKUP)
     train(whole, quiet=True)
     resumed = replace(whole, run__folder=str(tmp_path / "resumed"))
     train(replace(resumed, run__steps=200), quiet=True)

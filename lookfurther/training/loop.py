@@ -136,12 +136,10 @@ class TrainingLoop:
 
     def load_state(self, files: dict[str, dict[str, Tensor]], updates: int) -> int:
         """The inverse of `state`; returns the number of episodes that could not be continued."""
-        self.learner.load_state(files, updates)
         self.mixture.agent.load_state(files["agent_replay"])
         if self.mixture.expert is not None:
             self.mixture.expert.load_state(files["expert_replay"])
-        for hook in self.learner.target_copy_hooks:
-            hook()
+        self.learner.load_state(files, updates)
         restarted = self.chunk_source.load_state(files)
         set_rng_state(files["random"])
         return restarted

@@ -1,4 +1,4 @@
-"""The floor of expert values that is backed up along the demonstrations at each target copy."""
+"""The floor of expert values that is backed up along the demonstrations by the target network."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class ValueBackup:
 
 
 def start_value_backup(config: Config, mixture: ReplayMixture, learner: Learner) -> None:
-    """Refresh value floors now and at each target copy, if `learner.value_floor` is backup."""
+    """Refresh value floors now and whenever the target network changes, for the setting backup."""
     if config.learner.value_floor != "backup" or mixture.expert is None:
         return
     backup = ValueBackup(mixture.expert, learner)
-    learner.target_copy_hooks.append(backup.refresh)
+    learner.target_hooks.append(backup.refresh)
     backup.refresh()
