@@ -183,5 +183,6 @@ def test_report_has_one_variant_for_all_environments() -> None:
 
     tuned = [preset(TUNED, env=env) for env in ("CartPole-v1", "Acrobot-v1", "FrozenLake-v1")]
     assert labels(*tuned) == ["tuned"]
-    changed = preset(TUNED, env="CartPole-v1", learner__gamma=0.9)
-    assert labels(*tuned, changed) == ["tuned, gamma 0.9", "tuned, gamma 0.999"]
+    for gamma in (0.9, Config().learner.gamma):
+        changed = preset(TUNED, env="CartPole-v1", learner__gamma=gamma)
+        assert labels(*tuned, changed) == ["tuned", f"tuned, gamma {gamma:g}"]

@@ -9,14 +9,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from lookfurther.config import Config, flatten_settings, replace
+from lookfurther.config import Config, flatten_settings
 from lookfurther.errors import ConfigError
 from lookfurther.evaluation import results
 from lookfurther.evaluation.results import Evaluation
 from lookfurther.presets import PRESETS, TUNED, preset
 from lookfurther.settings.tuned import read_tuned_settings
 from lookfurther.system.printable import make_printable
-from lookfurther.training.config_json import config_fingerprint
+from lookfurther.training.config_json import config_fingerprint, settings_fingerprint
 from lookfurther.training.monitoring import metrics
 from lookfurther.training.run_dir import CHANGEABLE_SETTINGS, read_config, read_versions
 
@@ -117,42 +117,45 @@ def preset_order(group: RunGroup) -> tuple[int, str]:
 
 def _variant_labels(configs: Sequence[Config]) -> dict[str, str]:
     """Labels by fingerprint: the preset, and how it differs from others of that preset."""
-    fingerprints = [learning_fingerprint(c) for c in configs]
-    configs = [_changes_to_tuned(c) for c in configs]
+    settings = [_label_settings(config) for config in configs]
     hidden = BOOKKEEPING_SETTINGS | TASK_SETTINGS
-    if len({(c.env, config_fingerprint(c, hidden)) for c in configs}) < len(configs):
+    if len({(s["env"], settings_fingerprint(s, hidden)) for s in settings}) < len(configs):
         # The same learner with different demonstrations or wrappers on one environment.
         hidden = BOOKKEEPING_SETTINGS | {"env"}
-    variants = {config_fingerprint(c, hidden): c for c in configs}
+    variants = {settings_fingerprint(s, hidden): s for s in settings}
     labels = {
-        key: _variant_label(c, list(variants.values()), hidden) for key, c in variants.items()
+        key: _variant_label(s, list(variants.values()), hidden) for key, s in variants.items()
     }
     for label, count in Counter(labels.values()).items():
         if count > 1:  # the label does not show all the settings in which they differ
             same = [key for key, text in labels.items() if text == label]
             labels |= {key: f"{label}, {sha256(key.encode()).hexdigest()[:6]}" for key in same}
     return {
-        f: labels[config_fingerprint(c, hidden)] for f, c in zip(fingerprints, configs, strict=True)
+        learning_fingerprint(config): labels[settings_fingerprint(own, hidden)]
+        for config, own in zip(configs, settings, strict=True)
     }
 
 
-def _changes_to_tuned(config: Config) -> Config:
-    """For a run with tuned settings, its changes to them: they differ between environments."""
+def _label_settings(config: Config) -> dict[str, Any]:
+    """The settings that labels compare; tuned ones differ between environments and are equal."""
+    settings = flatten_settings(config)
     if config.preset != TUNED or config.env not in read_tuned_settings():
-        return config
-    own, tuned = flatten_settings(config), flatten_settings(preset(TUNED, env=config.env))
-    changes = {n.replace(".", "__"): v for n, v in own.items() if v != tuned[n]}
-    return replace(Config(env=config.env, preset=TUNED), **changes)
+        return settings
+    tuned = flatten_settings(preset(TUNED, env=config.env)) | {"env": ""}
+    return {name: TUNED if value == tuned[name] else value for name, value in settings.items()}
 
 
-def _variant_label(config: Config, all_configs: Sequence[Config], hidden: Iterable[str]) -> str:
+def _variant_label(
+    own: dict[str, Any], variants: Sequence[dict[str, Any]], hidden: Iterable[str]
+) -> str:
     """A preset with the settings that differ between its variants; sticky actions always."""
-    own = flatten_settings(config)
-    same_preset = [flatten_settings(c) for c in all_configs if c.preset == config.preset]
-    differing = [n for n in own if n not in hidden and any(c[n] != own[n] for c in same_preset)]
-    shown = [n for n in differing if n != "environment.sticky_prob"][:MAX_LABEL_SETTINGS]
-    words = [config.preset, *(f"{n.rpartition('.')[2]} {format_setting(own[n])}" for n in shown)]
-    words += [f"sticky {config.environment.sticky_prob:g}"] * (config.environment.sticky_prob > 0)
+    same_preset = [other for other in variants if other["preset"] == own["preset"]]
+    differing = [n for n in own if n not in hidden and any(s[n] != own[n] for s in same_preset)]
+    sticky = own["environment.sticky_prob"]
+    changed = [n for n in differing if n != "environment.sticky_prob" and own[n] != TUNED]
+    shown = changed[:MAX_LABEL_SETTINGS]
+    words = [own["preset"], *(f"{n.rpartition('.')[2]} {format_setting(own[n])}" for n in shown)]
+    words += [f"sticky {sticky:g}"] if sticky not in (0, TUNED) else []
     return make_printable(", ".join(words), MAX_LABEL_LENGTH)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from typing import Any
 
 from lookfurther.config import Config, flatten_settings, from_dict
 from lookfurther.errors import ConfigError
@@ -12,8 +13,13 @@ from lookfurther.errors import ConfigError
 
 def config_fingerprint(config: Config, excluded: Iterable[str] = ()) -> str:
     """A text that is equal for configurations equal in all but the excluded settings."""
+    return settings_fingerprint(flatten_settings(config), excluded)
+
+
+def settings_fingerprint(settings: Mapping[str, Any], excluded: Iterable[str] = ()) -> str:
+    """The same of settings by their dotted names."""
     omitted = set(excluded)
-    kept = {name: value for name, value in flatten_settings(config).items() if name not in omitted}
+    kept = {name: value for name, value in settings.items() if name not in omitted}
     return json.dumps(kept, sort_keys=True)
 
 
