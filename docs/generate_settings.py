@@ -188,22 +188,18 @@ def _tuned_section(env: str, tuned: TunedSettings) -> str:
         lines.append(f"Demonstrations: {', '.join(tuned.demos)}, from the package.\n")
     defaults = flatten_settings(preset(tuned.preset, tuned.scale))
     changes = [
-        (f"`{name}`", _format_data(value), format_value(defaults[name]))
+        (f"`{name}`", format_value(value), format_value(defaults[name]))
         for name, value in tuned.settings.items()
     ]
     base = f"{tuned.preset}, {tuned.scale}"
     return "\n".join([*lines, _table(("setting", "value", base), changes)])
 
 
-def _format_data(value: Any) -> str:
-    return format_value(tuple(value) if isinstance(value, list) else value)
-
-
 def format_value(value: Any) -> str:
     """Format a default or an override."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, tuple):
+    if isinstance(value, list | tuple):
         return " ".join(map(format_value, value)) or "none"
     if isinstance(value, int):
         return f"{value:,}"

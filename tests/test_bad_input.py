@@ -104,7 +104,7 @@ BAD_COMMANDS = [
     ("train no-demos --env CartPole-v1 --environment.wrappers .:A", 2, "write it as module:Class"),
     ("train no-demos --env CartPole-v1 --run.seed 1e30", 2, "run.seed must be 0 ... 2^63 - 1"),
     ("bench nope", 2, "unknown preset 'nope'"),
-    ("train tuned", 2, "tuned settings need an environment: give env, one of CartPole-v1"),
+    ("train tuned", 2, "tuned settings need an environment: set env to one of CartPole-v1"),
     ("train tuned --env Nope-v0", 2, "no tuned settings for Nope-v0: there are some for"),
     ("tune tuned --env CartPole-v1 --scale small", 2, "have their own scale: leave it out"),
     # Numbers and files

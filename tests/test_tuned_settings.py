@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.evaluation.suite import build_jobs
 from lookfurther.presets import TUNED, preset
 from lookfurther.report.runs import group_runs
-from lookfurther.settings.tuned import TunedSettings, read_tuned_settings
+from lookfurther.settings.tuned import read_tuned_settings
 from lookfurther.system.formatting import format_score
 from lookfurther.training.run_dir import read_config
 from lookfurther.validation import validate
@@ -103,12 +102,6 @@ def test_sets_are_shipped_or_have_commands(env: str) -> None:
     assert all(command.startswith("lookfurther demos ") for command in tuned.demo_commands)
 
 
-def test_unknown_key_in_file_is_an_error() -> None:
-    entry = tomllib.loads("preset = 'no-demos'\nspeed = 1")
-    with pytest.raises(TypeError):
-        TunedSettings(**entry)
-
-
 def test_missing_set_names_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     name, command = next(
@@ -129,6 +122,16 @@ def test_options_replace_tuned_settings() -> None:
     assert config.actor.lanes == ENTRIES["CartPole-v1"].settings["actor.lanes"]
 
 
+def test_last_environment_and_scale_count() -> None:
+    """As with every other option that is given twice."""
+    line = "tuned --env Acrobot-v1 --env CartPole-v1"
+    assert parse_train_options(shlex.split(line)).config == preset(TUNED, env="CartPole-v1")
+    line = "no-demos --scale paper --env CartPole-v1 --scale=small"
+    options = parse_train_options(shlex.split(line))
+    assert options.scale == "small"
+    assert options.config == preset("no-demos", "small", env="CartPole-v1")
+
+
 def test_other_commands_take_tuned_settings() -> None:
     env = next(env for env, tuned in ENTRIES.items() if tuned.demos)
     options = parse_clone_options(["tuned", "--env", env])
@@ -138,14 +141,15 @@ def test_other_commands_take_tuned_settings() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "tuned settings need an environment: give env, one of CartPole-v1"),
+        ({}, "tuned settings need an environment: set env to one of CartPole-v1"),
         ({"env": "Nope-v0"}, "no tuned settings for Nope-v0"),
+        ({"env": ["CartPole-v1"]}, "no tuned settings for \\['CartPole-v1'\\]"),
         ({"env": "CartPole-v1", "scale": "small"}, "have their own scale"),
     ],
 )
-def test_wrong_use_is_an_error(arguments: dict[str, str], message: str) -> None:
+def test_wrong_use_is_an_error(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        preset(TUNED, **arguments)  # type: ignore[arg-type]
+        preset(TUNED, **arguments)
 
 
 def test_presets_command_lists_tuned_settings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,9 +71,9 @@ def find_tuned_settings(env: Any) -> TunedSettings:
     tuned = read_tuned_settings()
     if env in ("", None):
         raise ConfigError(
-            f"tuned settings need an environment: give env, one of {', '.join(tuned)}"
+            f"tuned settings need an environment: set env to one of {', '.join(tuned)}"
         )
-    if env not in tuned:
+    if not isinstance(env, str) or env not in tuned:
         raise ConfigError(f"no tuned settings for {env}: there are some for {', '.join(tuned)}")
     return tuned[env]
 

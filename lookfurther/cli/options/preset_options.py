@@ -51,9 +51,7 @@ Options = TypeVar("Options", bound=PresetOptions)
 
 def split_preset(args: Sequence[str], command: str = "train") -> tuple[str, str, list[str]]:
     """Return (preset, scale, other arguments); the first two determine all defaults."""
-    args = list(args)
-    place, scale = _find_option(args, "--scale", "paper")
-    del args[place]
+    scale, args = _take_option(args, "--scale", "paper")
     if args and not args[0].startswith("-"):
         return args[0], scale, args[1:]
     if asks_for_help(args):
@@ -65,20 +63,23 @@ def find_defaults(name: str, scale: str, args: Sequence[str]) -> Config:
     """The configuration that options change; that of tuned settings depends on --env."""
     if name != TUNED:
         return preset(name, scale)
-    _, env = _find_option(args, "--env", "")
+    env, _ = _take_option(args, "--env", "")
     if not env and asks_for_help(args):
         return preset("no-demos", scale)
     return preset(TUNED, scale, env=env)
 
 
-def _find_option(args: Sequence[str], option: str, default: str) -> tuple[slice, str]:
-    """The place and the value of an option, written as two arguments or with =."""
-    for i, arg in enumerate(args):
+def _take_option(args: Sequence[str], option: str, default: str) -> tuple[str, list[str]]:
+    """The last value of an option, written as two arguments or with =, and the other arguments."""
+    value, others, remaining = default, [], iter(args)
+    for arg in remaining:
         if arg == option:
-            return slice(i, i + 2), "".join(args[i + 1 : i + 2])
-        if arg.startswith(f"{option}="):
-            return slice(i, i + 1), arg.partition("=")[2]
-    return slice(0, 0), default
+            value = next(remaining, "")
+        elif arg.startswith(f"{option}="):
+            value = arg.partition("=")[2]
+        else:
+            others.append(arg)
+    return value, others
 
 
 def asks_for_help(args: Sequence[str]) -> bool:
