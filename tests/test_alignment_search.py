@@ -12,7 +12,7 @@ from lookfurther.demos.beam_search import Candidate
 from lookfurther.demos.delayed_log import (
     DelayedLog,
     delay_start,
-    find_waits,
+    find_human_waits,
     insert_wait,
     without_delay,
 )
@@ -40,7 +40,7 @@ def test_inserted_waits_keep_the_human_actions(actions: np.ndarray, data: st.Dat
 
 @given(ACTIONS, st.integers(1, 4))
 def test_found_waits_are_no_op_frames_of_full_length(actions: np.ndarray, length: int) -> None:
-    found = find_waits(without_delay(InputLog(actions)), 0, len(actions), length)
+    found = find_human_waits(without_delay(InputLog(actions)), 0, len(actions), length)
     assert found == sorted(found, reverse=True)
     for frame in found:
         assert (actions[frame : frame + length] == 0).all()

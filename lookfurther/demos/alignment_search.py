@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from lookfurther.demos.beam_search import BeamSearch, BeamSettings, Candidate
-from lookfurther.demos.delayed_log import find_waits
+from lookfurther.demos.delayed_log import find_human_waits
 from lookfurther.errors import DemonstrationError
 
 SEGMENT_STEPS = 50  # steps between two checks of the candidates
@@ -109,10 +109,10 @@ class AlignmentSearch:
         """Drift of the distance, segment to go back to, and search, for each wait."""
         search, first = self.search, max(0, len(self.history) - WAIT_SEGMENTS)
         begin_frame, end_frame = (search.step_ends[i] for i in (self.history[first][0], end))
-        places = find_waits(search.delayed, begin_frame, end_frame, MIN_HUMAN_WAIT)[:WAIT_PLACES]
-        for frame in places:
-            ends = [search.step_ends[step] for step, _ in self.history]
-            segment = max(i for i, end in enumerate(ends) if end <= frame)
+        waits = find_human_waits(search.delayed, begin_frame, end_frame, MIN_HUMAN_WAIT)
+        segment_frames = [search.step_ends[step] for step, _ in self.history]
+        for frame in waits[:WAIT_PLACES]:
+            segment = max(i for i, first in enumerate(segment_frames) if first <= frame)
             step, candidates = self.history[segment]
             for count in WAIT_FRAMES:
                 longer = search.with_wait(frame, count)

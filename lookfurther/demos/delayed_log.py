@@ -46,9 +46,14 @@ def insert_wait(delayed: DelayedLog, frame: int, count: int) -> DelayedLog:
     return DelayedLog(replace(delayed.input_log, frame_actions=actions), human_frames)
 
 
-def find_waits(delayed: DelayedLog, begin: int, end: int, min_frames: int) -> list[int]:
+def find_human_waits(delayed: DelayedLog, begin: int, end: int, min_frames: int) -> list[int]:
     """The first frames of the player's waits between two frames, latest first."""
     is_waiting = delayed.input_log.frame_actions[begin:end] == NOOP
-    edges = np.diff(np.concatenate([[False], is_waiting, [False]]).astype(np.int8))
-    starts, ends = np.flatnonzero(edges > 0), np.flatnonzero(edges < 0)
-    return (begin + starts[ends - starts >= min_frames])[::-1].tolist()
+    return [begin + first for first, _ in reversed(find_true_runs(is_waiting, min_frames))]
+
+
+def find_true_runs(mask: np.ndarray, min_length: int) -> list[tuple[int, int]]:
+    """(begin, end) of the places where at least `min_length` values of a mask [T] are true."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
+    pairs = edges.reshape(-1, 2).tolist()
+    return [(begin, end) for begin, end in pairs if end - begin >= min_length]

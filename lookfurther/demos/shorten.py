@@ -16,7 +16,7 @@ import numpy as np
 
 from lookfurther.demos.align import verified_episode
 from lookfurther.demos.alignment_search import ProgressCallback
-from lookfurther.demos.beam_search import NOOP
+from lookfurther.demos.delayed_log import NOOP, find_true_runs
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import block_majority, frames_by_step
 from lookfurther.envs.emulator import load_game, make_ale
@@ -176,9 +176,7 @@ def find_waits(places: np.ndarray, first_step: int) -> list[tuple[int, int]]:
     """(begin, end) of the stretches of steps without a change in [T + 1, n], from a step on."""
     is_same = (places[1:] == places[:-1]).all(1)
     is_same[:first_step] = False
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_same, [False]]).astype(int)))
-    pairs = edges.reshape(-1, 2).tolist()
-    return [(begin, end) for begin, end in pairs if end - begin >= MIN_WAIT]
+    return find_true_runs(is_same, MIN_WAIT)
 
 
 def _require_aligned(episode: Episode, action_repeat: int) -> tuple[InputLog, np.ndarray]:

@@ -42,11 +42,11 @@ class AlignOptions:
 
 def align_set(options: AlignOptions) -> int:
     """Save a new set; an episode that cannot be aligned is kept unchanged."""
+    if options.steps < 0:
+        raise ConfigError(f"--steps must be 0 or more, not {options.steps}")
     name, demo_set = catalog.new_set_id(options.name), catalog.open_set(options.source)
     spec, env_config = demo_set.description.spec, storage.recorded_env_config(demo_set.description)
     check_alignable(demo_set, env_config)
-    if options.steps < 0:
-        raise ConfigError(f"--steps must be 0 or more, not {options.steps}")
     if options.steps:
         demo_set = take_first_steps(demo_set, options.steps, env_config.action_repeat)
     align_all = align_every_start if options.starts else align_every_episode
