@@ -143,6 +143,18 @@ def test_missing_repository_is_one_line(hub: HubServer, capsys: pytest.CaptureFi
     assert line.startswith("lookfurther: me/nothing: ")
 
 
+def test_unreachable_hub_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")  # a port that nobody listens to
+    for words in (["push", str(run_folder), "me/x"], ["pull", "me/x"]):
+        assert main(words) == 1
+        line = capsys.readouterr().err
+        assert line.startswith("lookfurther: me/x: the Hub cannot be reached (")
+        assert line.count("\n") == 1
+
+
 def test_repository_of_another_kind_is_refused(hub: HubServer) -> None:
     hub.repos["models/me/other"] = {"README.md": b"# other", "model.bin": b"x"}
     with pytest.raises(LookFurtherError, match="holds no agent that lookfurther push"):

@@ -11,6 +11,7 @@ import tyro
 from lookfurther.cli.dispatch import Command, CommandGroup
 from lookfurther.errors import ConfigError
 from lookfurther.presets import preset
+from lookfurther.system.formatting import pluralize
 
 if TYPE_CHECKING:
     from lookfurther.training.cluster.check import NodeReport
@@ -58,7 +59,8 @@ def format_reports(reports: Sequence[NodeReport]) -> str:
     placed = count_placed(reports)
     lines = [
         format_table(header, rows, "<>><<>>>"),
-        f"learner and replay on {reports[0].host}; {placed} actors, one for each core but one",
+        f"learner and replay on {reports[0].host};"
+        f" {pluralize(placed, 'actor')}, one for each core but one",
     ]
     if any(report.play_rate for report in reports):
         total = sum(report.steps_per_second for report in reports)

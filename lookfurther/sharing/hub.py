@@ -23,6 +23,8 @@ from lookfurther.system.files import atomic_replace
 from lookfurther.training.checkpoints import checkpoint
 
 COMMIT_MESSAGE = "Upload with lookfurther"
+# Names of the HTTP library's errors: it is not imported before it is needed.
+CONNECTION_ERRORS = ("ConnectError", "ConnectTimeout", "ConnectionError")
 
 
 def open_hub() -> Any:
@@ -49,6 +51,11 @@ def _convert_hub_errors(repo: str) -> Iterator[None]:
         if not _is_client_error(error):
             raise
         lines = str(error).strip().splitlines() or [type(error).__name__]
+        if type(error).__name__ in CONNECTION_ERRORS:
+            raise LookFurtherError(
+                f"{repo}: the Hub cannot be reached ({lines[0]}):"
+                " check the network, or HF_ENDPOINT if you use another server"
+            ) from error
         raise LookFurtherError(f"{repo}: {lines[0]}") from error
 
 
