@@ -52,7 +52,8 @@ def test_found_waits_are_no_op_frames_of_full_length(actions: np.ndarray, length
 class LaserSearch:
     """A game with a laser that the human passes at `LASER_FRAME`, off once in `PERIOD` frames.
 
-    Another game passes it if all its delays before it are a multiple of the period.
+    Another game passes it if all its delays before it are a multiple of the period. Candidates
+    remember which human frames they have played: a search may extend only its own games.
     """
 
     LASER_FRAME, PERIOD, action_repeat = 900, 60, 4
@@ -67,13 +68,16 @@ class LaserSearch:
         return LaserSearch(insert_wait(self.delayed, frame, count))
 
     def initial_candidate(self) -> Candidate:
-        return Candidate(0, None, 0.0, ())  # type: ignore[arg-type]
+        return Candidate(0, None, 0.0, (0,))  # type: ignore[arg-type]
 
     def extend(self, candidates: list[Candidate], begin: int, end: int, _: object):
+        human_frames = self.delayed.human_frames.tolist()
+        assert candidates[0].action_history == (*human_frames[: self.step_ends[begin] + 1],)
+        played = (*human_frames[: self.step_ends[end] + 1],)
         passing = int(np.argmax(self.delayed.human_frames > self.LASER_FRAME))
         delay = passing - 1 - self.LASER_FRAME
         is_hit = self.step_ends[end] >= passing and delay % self.PERIOD != 0
-        return [candidates[0]._replace(distance=1000 if is_hit else 0)]
+        return [candidates[0]._replace(distance=1000 * is_hit, action_history=played)]
 
 
 def make_laser_search() -> LaserSearch:

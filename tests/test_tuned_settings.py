@@ -176,7 +176,15 @@ def test_suite_trains_with_tuned_settings(tmp_path: Path) -> None:
     for job in build_jobs(data, tmp_path):
         arguments = job.train_arguments()[1:]
         assert parse_train_options(arguments).config == job.config
-    assert Config() != preset(TUNED, env="CartPole-v1")
+
+
+def test_suite_keeps_tuned_demonstrations_unless_it_names_others(tmp_path: Path) -> None:
+    data: dict[str, Any] = {"envs": ["ALE/Freeway-v5"], "presets": [TUNED]}
+    (job,) = build_jobs(data, tmp_path)
+    assert job.config.demos == ("shipped/freeway",)
+    names = ["shipped/{game}", "shipped/{game}"]
+    (job,) = build_jobs(data | {"demos": names}, tmp_path)
+    assert job.config.demos == ("shipped/freeway", "shipped/freeway")
 
 
 def test_report_has_one_variant_for_all_environments() -> None:

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lookfurther import train
+from lookfurther import Callback, train
 from lookfurther.config import LearnerConfig
 from lookfurther.learner import Learner
 from lookfurther.networks.dueling import make_network_builder
 from lookfurther.optimizers.weight_average import average_weight
+from lookfurther.training.callbacks import RunContext
+from lookfurther.training.checkpoints.best_checkpoint import BestCheckpoint
 from lookfurther.training.checkpoints.saved_weights import warm_start
+from lookfurther.training.run import TrainingRun
 from tests.test_learner import CPU, make_batch, make_network, run_update
 from tests.test_warm_start import SPEC
 from tests.training_runs import assert_checkpoints_equal, newest_checkpoint, tiny_config
@@ -100,6 +103,36 @@ def test_run_acts_with_the_average_and_resumes(tmp_path: Path) -> None:
         return sum(float((actor[n] - files[part][n]).abs().sum()) for n in names)
 
     assert distance("weights") < distance("online")
+
+
+def test_evaluations_and_callbacks_use_the_average(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[nn.Module] = []
+    learners: list[Learner] = []
+    start, evaluate = TrainingRun.__init__, BestCheckpoint.evaluate
+
+    def record_run(self: TrainingRun, config: Any, run_dir: Any, loop: Any, *rest: Any) -> None:
+        learners.append(loop.learner)
+        start(self, config, run_dir, loop, *rest)
+
+    def record_network(self: BestCheckpoint, network: nn.Module, *rest: Any) -> float:
+        used.append(network)
+        return evaluate(self, network, *rest)
+
+    class NetworkCallback(Callback):
+        def on_log(self, run: RunContext, row: Any) -> None:
+            used.append(run.network)
+
+    monkeypatch.setattr(TrainingRun, "__init__", record_run)
+    monkeypatch.setattr(BestCheckpoint, "evaluate", record_network)
+    settings: dict[str, Any] = {"learner__weight_average": 40, "run__evaluate_period": 200}
+    config = tiny_config(tmp_path / "run", run__evaluate_episodes=1, **settings)
+    train(config, callbacks=[NetworkCallback()], quiet=True)
+    assert len(used) >= 2 + 4  # evaluations and rows
+    (learner,) = learners
+    assert all(network is learner.acting_weights.network for network in used)
+    assert learner.acting_weights.network is not learner.online_network
 
 
 def test_warm_start_begins_with_the_average(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ class RunContext:
     config: Config
     folder: Path
     network: nn.Module
-    """the network that is trained: read its values, do not change its weights"""
+    """the network that acts: read its values, do not change its weights"""
     step: int = 0
     """agent steps so far; above 0 in `on_start` if the run was resumed"""
     stop_reason: str | None = None
