@@ -8,6 +8,17 @@ from typing import Any, NamedTuple
 
 from lookfurther.config import Config, replace
 from lookfurther.errors import ConfigError
+from lookfurther.settings.dqn_family import (
+    DOUBLE_DQN,
+    DQFD_PARTS,
+    DUELING_NETWORK,
+    ONE_ACTOR,
+    PRIORITIZED_REPLAY,
+    RAINBOW_PARTS,
+    SMALL_DQN,
+    SMALL_RATE,
+    UNIFORM_REPLAY,
+)
 from lookfurther.settings.tuned import find_tuned_settings
 
 
@@ -32,79 +43,6 @@ _APEX_DQN: dict[str, Any] = _NO_DEMOS | {
     "learner__priority_type": "abs",
     "environment__reward_transform": "clip",
     "replay__horizons": (3,),
-}
-# DQN and its descendants with one actor: 32 items every 4 steps.
-_ONE_ACTOR: dict[str, Any] = {
-    "actor__lanes": 1,
-    "actor__weight_sync_period": 4,
-    "replay__capacity": 1_000_000,
-    "learner__agent_items": 32,
-    "learner__expert_items": 0,
-    "learner__optimizer": "rmsprop",
-    "learner__gamma": 0.99,
-    "learner__value_transform": "identity",
-    "learner__tc_weight": 0.0,
-}
-_DOUBLE_DQN: dict[str, Any] = _ONE_ACTOR | {
-    "environment__reward_transform": "clip",
-    "environment__full_actions": False,
-    "environment__max_episode_length": 27_000,
-    "actor__epsilon_schedule": "linear",
-    "replay__horizons": (1,),
-    "network__dueling": False,
-    "learner__target_period": 7_500,
-    "learner__learning_rate": 2.5e-4,
-    "learner__max_gradient_norm": 1e6,  # in effect off: the Huber loss limits the TD error
-}
-_UNIFORM: dict[str, Any] = {"replay__alpha": 0.0, "replay__beta": 0.0}
-# A quarter of the rate, with the same largest step.
-_PRIORITIZED: dict[str, Any] = {
-    "replay__beta_schedule": "linear",
-    "learner__learning_rate": 2.5e-4 / 4,
-    "learner__rmsprop_eps": 0.01 / 32**2 / 4**2,
-    "learner__priority_type": "abs",
-}
-_DUELING: dict[str, Any] = {
-    "network__dueling": True,
-    "network__torso_gradient_scale": 0.5**0.5,
-    "learner__max_gradient_norm": 10.0,
-}
-# Adam, distributions and noise instead of RMSProp, values and epsilon.
-_RAINBOW: dict[str, Any] = {
-    "actor__epsilon_schedule": "constant",
-    "actor__epsilon_end": 0.0,
-    "replay__horizons": (3,),
-    "replay__alpha": 0.5,
-    "replay__learning_starts": 20_000,
-    "network__dueling": True,
-    "network__head": "categorical",
-    "network__noisy_std": 0.5,
-    "learner__optimizer": "adam",
-    "learner__adam_eps": 0.005 / 32,
-    "learner__rmsprop_eps": Config().learner.rmsprop_eps,
-    "learner__max_gradient_norm": 10.0,
-    "learner__target_period": 2_000,
-}
-# The small scale's rate is for Adam: centred RMSProp takes larger steps.
-_SMALL_RATE: dict[str, Any] = {"learner__learning_rate": 2.5e-4}
-_SMALL_DQN: dict[str, Any] = _SMALL_RATE | {"actor__epsilon_steps": 20_000}
-_DQFD: dict[str, Any] = {
-    "environment__reward_transform": "signed-log",
-    "actor__epsilon_schedule": "constant",
-    "replay__horizon_losses": "summed",
-    "replay__alpha": 0.4,
-    "replay__beta": 0.6,
-    "replay__priority_offset": 0.001,
-    "replay__expert_priority_offset": 1.0,
-    "learner__agent_items": 64,  # 32 steps of two horizons
-    "learner__samples_per_insert": 16.0,
-    "learner__demonstrations": "priority",
-    "learner__target_period": 10_000,
-    "learner__margin": 0.8,
-    "learner__td_loss": "squared",
-    "learner__l2_weight": 1e-5,
-    "learner__imitated_episodes": "all",
-    "learner__pretraining_updates": 750_000,
 }
 
 # Jump starts are for Atari games with demonstrations from every no-op start, on a GPU.
@@ -174,7 +112,7 @@ PRESETS: dict[str, Preset] = {
             "learner__td_loss": "squared",
             "learner__samples_per_insert": 0.78,
         },
-        _SMALL_RATE,
+        SMALL_RATE,
     ),
     "clipped": Preset(
         "Sec. 3.2, clipped rewards instead of the transformed Bellman operator",
@@ -191,40 +129,45 @@ PRESETS: dict[str, Preset] = {
     ),
     "dqfd": Preset(
         "Hester et al. 2018, DQfD",
-        _changed(_ONE_ACTOR | _PRIORITIZED | _DUELING | _DQFD),
-        _SMALL_RATE | {"learner__pretraining_updates": 2_000},
+        _changed(ONE_ACTOR | PRIORITIZED_REPLAY | DUELING_NETWORK | DQFD_PARTS),
+        SMALL_RATE | {"learner__pretraining_updates": 2_000},
     ),
     "dqn": Preset(
         "Mnih et al. 2015, DQN with the constants of DQN Zoo",
         _changed(
-            _DOUBLE_DQN
-            | _UNIFORM
+            DOUBLE_DQN
+            | UNIFORM_REPLAY
             | {
                 "actor__epsilon_end": 0.1,
                 "learner__target_period": 2_500,
                 "learner__double_q": False,
             }
         ),
-        _SMALL_DQN,
+        SMALL_DQN,
     ),
     "double-dqn": Preset(
         "van Hasselt et al. 2016, Double DQN with the tuned constants of DQN Zoo",
-        _changed(_DOUBLE_DQN | _UNIFORM),
-        _SMALL_DQN,
+        _changed(DOUBLE_DQN | UNIFORM_REPLAY),
+        SMALL_DQN,
     ),
     "per": Preset(
         "Schaul et al. 2016, Double DQN with prioritized replay, constants of DQN Zoo",
-        _changed(_DOUBLE_DQN | _PRIORITIZED),
-        _SMALL_DQN,
+        _changed(DOUBLE_DQN | PRIORITIZED_REPLAY),
+        SMALL_DQN,
     ),
     "dueling": Preset(
         "Wang et al. 2016, the same with a dueling network",
-        _changed(_DOUBLE_DQN | _PRIORITIZED | _DUELING),
-        _SMALL_DQN,
+        _changed(DOUBLE_DQN | PRIORITIZED_REPLAY | DUELING_NETWORK),
+        SMALL_DQN,
     ),
     "rainbow": Preset(
         "Hessel et al. 2018, Rainbow with the constants of DQN Zoo",
-        _changed(_DOUBLE_DQN | _PRIORITIZED | _RAINBOW),
+        _changed(
+            DOUBLE_DQN
+            | PRIORITIZED_REPLAY
+            | RAINBOW_PARTS
+            | {"learner__rmsprop_eps": Config().learner.rmsprop_eps}
+        ),
     ),
 }
 SCALES: dict[str, Preset] = {
@@ -276,23 +219,23 @@ def preset(name: str, scale: str = "paper", **overrides: Any) -> Config:
       paper  the paper's sizes
       small  for a laptop: fewer lanes, a small replay, faster learning on small tasks
 
-    Instead of a preset, tuned selects preset, scale and settings that were tuned for `env`:
-
-      preset("tuned", env="CartPole-v1")
-
     An override is a setting of `Config`; the dot of its name becomes two underscores:
 
       preset("no-demos", "small", env="CartPole-v1", run__steps=100_000, learner__gamma=0.99)
+      preset("tuned", env="CartPole-v1")  # instead of a preset: tuned settings of the environment
 
-    The result shows the settings that differ from the defaults. docs/settings.md lists them all.
-    An unknown setting or an invalid value raises a ConfigError.
+    docs/settings.md lists all settings. An unknown one or an invalid value raises a ConfigError.
     """
     if name == TUNED:
         return _tuned_config(scale, overrides)
+    return replace(Config(), **(_preset_overrides(name, scale) | overrides))
+
+
+def _preset_overrides(name: str, scale: str) -> dict[str, Any]:
+    """What a preset changes at a scale."""
     _check_names(name, scale)
     small = dict(PRESETS[name].small) if scale == "small" else {}
-    merged = PRESETS[name].overrides | SCALES[scale].overrides | small | {"preset": name}
-    return replace(Config(), **(merged | overrides))
+    return PRESETS[name].overrides | SCALES[scale].overrides | small | {"preset": name}
 
 
 def _tuned_config(scale: str, overrides: dict[str, Any]) -> Config:

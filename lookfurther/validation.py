@@ -41,6 +41,7 @@ def relation_rules(config: Config) -> list[tuple[bool, str]]:
         _replay_rules,
         _network_rules,
         _demonstration_rules,
+        _expert_replay_rules,
         _summed_horizon_rules,
     )
     return [rule for section in rules for rule in section(config)]
@@ -158,13 +159,20 @@ def _demonstration_rules(config: Config) -> list[tuple[bool, str]]:
             "actor.jump_start_share plays a demonstration again, which sticky actions prevent:"
             " set environment.sticky_prob 0",
         ),
+    ]
+
+
+def _expert_replay_rules(config: Config) -> list[tuple[bool, str]]:
+    learner = config.learner
+    has_expert_replay = config.uses_demos and learner.demonstrations != "spike"
+    return [
         (
-            learner.value_floor == "none" or (config.uses_demos and mode != "spike"),
+            learner.value_floor == "none" or has_expert_replay,
             f"learner.value_floor {learner.value_floor} needs an expert replay: use --demos with"
             " learner.demonstrations fixed, annealed or priority, or set it to none",
         ),
         (
-            learner.pretraining_updates == 0 or (config.uses_demos and mode != "spike"),
+            learner.pretraining_updates == 0 or has_expert_replay,
             "learner.pretraining_updates needs an expert replay: use --demos with"
             " learner.demonstrations fixed, annealed or priority, or set it to 0",
         ),
