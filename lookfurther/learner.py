@@ -214,7 +214,8 @@ class Learner:
             self.optimizer.name: self.optimizer.state(),
         }
         if self.weight_average:
-            files |= {"weights": self.weight_average.state(), "online": online}
+            averaged = dict(self.acting_weights.network.state_dict())
+            files |= {"weights": averaged, "online": online}
         return files
 
     def load_state(self, state: Mapping[str, dict[str, Tensor]], updates: int) -> None:
@@ -229,7 +230,7 @@ class Learner:
 
 
 def make_weight_average(config: LearnerConfig, weights: MasterWeights) -> WeightAverage | None:
-    """The average that `learner.weight_average` asks for, if any."""
+    """The average of the setting `learner.weight_average`; None if it is 0."""
     if not config.weight_average:
         return None
     return WeightAverage(weights, config.target_period, config.weight_average)

@@ -60,7 +60,7 @@ def test_heap_is_what_is_allocated_and_not_freed() -> None:
     assert -1 <= measure_heap() - before <= 2
 
 
-def test_processes_are_told_apart_by_their_commands() -> None:
+def test_kind_of_a_process_follows_from_its_command() -> None:
     commands = {
         "ray::RayActor.play": "actors",
         "/lib/ray/core/src/ray/raylet/raylet\0--raylet_socket_name=a": "raylet",

@@ -6,7 +6,6 @@ import copy
 import math
 
 import torch
-from torch import Tensor
 
 from lookfurther.master_weights import MasterWeights
 
@@ -31,7 +30,3 @@ class WeightAverage:
         """Include the weights of a target copy; `copies` is the number of earlier ones."""
         share = average_weight(copies, self.target_period, self.time_constant)
         self.weights.lerp_(weights, share)
-
-    def state(self) -> dict[str, Tensor]:
-        """The averaged weights, for a checkpoint."""
-        return dict(self.weights.network.state_dict())
