@@ -56,6 +56,7 @@ NOT_RUN = {
     "cluster_hosts": "Ray, and root for network namespaces",
     "cluster_soak": "Ray, and 20 minutes",
     "cluster_stops": "Ray, and its start three times",
+    "di_engine": "DI-engine, whose requirements conflict with ours",
     "gpu": "a GPU",
     "kernels": "a GPU",
     "one_gpu": "a GPU",
@@ -156,6 +157,7 @@ def test_search_benchmark_writes_its_figures(
 
 def test_every_benchmark_is_documented() -> None:
     parts = {"__init__", "measure", "buffers", "synthetic_trajectories", "stable_baselines"}
+    parts |= {"di_engine_losses", "di_engine_pipeline"}
     parts |= {"names"}  # test_names.py
     parts |= {"network_hosts", "delayed_link"}  # of cluster_hosts
     documented = {words[2].partition(".")[2] for words in DOCUMENTED}
