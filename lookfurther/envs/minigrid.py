@@ -53,7 +53,7 @@ def silence_level_generator() -> None:
     """Keep BabyAI's generator from printing a line for each level that it rejects."""
     from minigrid.envs.babyai.core import roomgrid_level
 
-    vars(roomgrid_level)["print"] = lambda *_: None
+    roomgrid_level.print = lambda *_: None  # type: ignore[attr-defined]
 
 
 # The first eight layouts in which MiniGrid's scripted expert never turns back. In the others it
