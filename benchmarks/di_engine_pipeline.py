@@ -108,7 +108,7 @@ class RecordedEpisodes:
 
 
 class StepEvaluator:
-    """Instead of the evaluator: plays greedily every so many steps, and stops after the last one.
+    """Instead of the evaluator: plays greedily at equal intervals and stops after the last step.
 
     It also measures the CPU time of pre-training, which calls it before each update.
     """
@@ -229,7 +229,7 @@ def run_pipeline(
     budget: tuple[int, int],
     seed: int,
 ) -> dict[str, Any]:
-    """Train for `budget` steps with an evaluation every so many; None: DI-engine's network."""
+    """Train for budget[0] steps, evaluate every budget[1]; no network: that of DI-engine."""
     config = make_config(settings, sum(len(e.actions) for e in episodes))
     evaluator = StepEvaluator(budget, config.policy.learn.per_train_iter_k, seed)
     expert = LogitModel(nn.Linear(4, 2))  # the pipeline loads an expert, which is not used
