@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,17 @@ from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import episode_from_log
-from lookfurther.demos.shorten import AlignedGame, find_player_bytes, find_waits, shorten_episode
+from lookfurther.demos.shorten import (
+    EXTRA_WAIT,
+    AlignedGame,
+    ShortenedGame,
+    WaitSearch,
+    find_player_bytes,
+    find_waits,
+    pass_wait,
+    play_waits,
+    shorten_episode,
+)
 from lookfurther.envs import get_spec
 from lookfurther.errors import DemonstrationError
 
@@ -75,6 +87,56 @@ def test_game_without_waits_is_kept() -> None:
     pytest.importorskip("ale_py")
     walking = game_episode((RIGHT, 2), (LEFT, 2), (RIGHT, 2))
     assert shorten_episode(walking, MONTEZUMA, 4) is walking
+
+
+def record_walk() -> tuple[WaitSearch, AlignedGame]:
+    """A game that waits in the steps 10 ... 29 and plays 24 steps afterwards."""
+    log = game_episode((RIGHT, 2), (NOOP, 20), (LEFT, 2), (NOOP, 22)).input_log
+    assert log is not None
+    search = WaitSearch(log, MONTEZUMA, 4)
+    return search, search.record_game(log.frame_actions[::4].astype(np.int64), log.phase)
+
+
+@pytest.mark.parametrize(("saved", "longest"), [(0, 30), (5, 30), (EXTRA_WAIT + 20, 10)])
+def test_wait_is_at_most_as_long_as_the_steps_saved_allow(saved: int, longest: int) -> None:
+    """No game becomes longer than the original, and no wait longer than by EXTRA_WAIT."""
+    pytest.importorskip("ale_py")
+    search, game = record_walk()
+    late = 60 if saved > 10 else 0  # the wait begins at step 70 of a longer original
+    begin, wait_end = 10 + late, 30 + late
+    actions = np.concatenate([np.zeros(late, np.int64), game.action_ids])
+    shortened = ShortenedGame(game.first_state, (NOOP,) * (begin - saved), saved == 0)
+    waits = list(
+        play_waits(search, game._replace(action_ids=actions), shortened, (begin, wait_end))
+    )
+    lengths = [len(waited) for _, _, waited in waits]
+    assert lengths == list(range(begin - saved, longest + late + 1))
+    if saved <= EXTRA_WAIT:
+        assert lengths[-1] == wait_end
+
+
+def test_games_that_reach_the_same_ram_are_played_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of a game adds no trial; the original is always played on."""
+    pytest.importorskip("ale_py")
+    search, game = record_walk()
+    search.play_from(game.first_state, [RIGHT, RIGHT])
+    original = ShortenedGame(search.ale.cloneState(), tuple(game.action_ids[:10].tolist()), True)
+    copy = original._replace(is_original=False)
+    # No place is like this one, so that every trial fails.
+    elsewhere = game._replace(ram=game.ram + np.uint8(1))
+    trials: list[int] = []
+    play_from = search.play_from
+
+    def count_trials(state: Any, actions: Sequence[int]) -> float:
+        trials.append(len(actions) == 24)
+        return play_from(state, actions)
+
+    monkeypatch.setattr(search, "play_from", count_trials)
+    player = np.arange(128)
+    for games in ([original], [original, copy], [copy, original]):
+        trials.clear()
+        assert pass_wait(search, elsewhere, player, games, (10, 30, 54)) == []
+        assert sum(trials) == 21 + (games[0] is copy)
 
 
 def test_short_last_step_is_played() -> None:

@@ -9,7 +9,7 @@ Enemies and lasers may then be at other places, so a game that is early may have
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 IDLE_STEPS = 4  # no-ops after which the player stands still
 MAX_IDLE_RATE = 0.3  # a byte of the player changes less often in idle steps, relative to others
 MIN_WAIT = 3  # steps
-EXTRA_WAIT = 40  # steps that a wait may become longer
+EXTRA_WAIT = 40  # steps that a wait may become longer, if as many were saved before
 MAX_GAMES = 24  # games that are kept, shortest first, next to the original
 
 
@@ -126,28 +126,45 @@ def pass_wait(
     games: Sequence[ShortenedGame],
     span: tuple[int, int, int],
 ) -> list[ShortenedGame]:
-    """The games after a wait of any length and the steps up to the next one."""
+    """The games after a wait of any length and the steps up to the next one.
+
+    No game becomes longer than the original. Two games with the same number of steps and the same
+    RAM after the wait are one game, so only the first of them is played on.
+    """
     begin, wait_end, end = span
-    wait = [*game.action_ids[begin:wait_end].tolist(), *[NOOP] * EXTRA_WAIT]
     after = tuple(game.action_ids[wait_end:end].tolist())
     reward, place = game.rewards[wait_end:end].sum(), game.ram[end, player]
     passed: dict[int, ShortenedGame] = {}
+    tried: set[tuple[int, bytes]] = set()
     for shortened in games:
-        state = shortened.state
-        for length in range(len(wait) + 1):
-            is_original = shortened.is_original and length == wait_end - begin
-            actions = (*shortened.actions, *wait[:length], *after)
-            if len(actions) not in passed or is_original:
+        for state, ram, waited in play_waits(search, game, shortened, (begin, wait_end)):
+            is_original = shortened.is_original and len(waited) == wait_end
+            if is_original or not (
+                len(waited) + len(after) in passed or (len(waited), ram) in tried
+            ):
                 gained = search.play_from(state, after)
                 if gained == reward and np.array_equal(search.ale.getRAM()[player], place):
-                    new = ShortenedGame(search.ale.cloneState(), actions, is_original)
-                    passed[len(actions)] = new
-            if length < len(wait):
-                search.play_from(state, wait[length : length + 1])
-                state = search.ale.cloneState()
+                    new = ShortenedGame(search.ale.cloneState(), (*waited, *after), is_original)
+                    passed[len(new.actions)] = new
+            tried.add((len(waited), ram))
     ordered = sorted(passed.values(), key=lambda new: len(new.actions))
     originals = [new for new in ordered if new.is_original]
     return originals + [new for new in ordered if not new.is_original][:MAX_GAMES]
+
+
+def play_waits(
+    search: WaitSearch, game: AlignedGame, shortened: ShortenedGame, wait: tuple[int, int]
+) -> Iterator[tuple[ALEState, bytes, tuple[int, ...]]]:
+    """State, RAM and all actions of a game after 0, 1, ... steps of a wait."""
+    begin, wait_end = wait
+    state, actions = shortened.state, shortened.actions
+    extra = min(begin - len(actions), EXTRA_WAIT)
+    search.ale.restoreState(state)
+    yield state, search.ale.getRAM().tobytes(), actions
+    for action in [*game.action_ids[begin:wait_end].tolist(), *[NOOP] * extra]:
+        search.play_from(state, [action])
+        state, actions = search.ale.cloneState(), (*actions, action)
+        yield state, search.ale.getRAM().tobytes(), actions
 
 
 def find_player_bytes(game: AlignedGame) -> np.ndarray:
