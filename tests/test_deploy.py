@@ -132,18 +132,26 @@ def test_image_files_suffice_to_build_the_package(tmp_path: Path) -> None:
     assert modules <= names
 
 
+# srun kills its tasks if it gets SIGTERM, as the real one does.
 STUBS = {
-    "scontrol": "printf 'first\\nsecond\\nthird\\n'",
     "srun": '''echo "srun $*" >> "$LOG"
-while [ "${1#--}" != "$1" ]; do [ "$1" = --overlap ] && shift || shift 2; done
-exec "$@"''',
-    "ray": "exit 0",
+while [ "${1#--}" != "$1" ]; do shift 2; done
+"$@" & task=$!
+trap 'kill -KILL "$task"' TERM
+wait "$task"''',
+    "ray": 'echo "ray $*" >> "$LOG"',
     "python": "printf secret",
 }
 LEARNER = """echo "$(cat "$RAY_AUTH_TOKEN_PATH")" >> "$LOG"
 trap 'echo saved >> "$LOG"; exit 7' TERM
-kill -TERM "$BATCH_PID"
+kill -USR1 "$BATCH_PID"
 while true; do sleep 0.1; done"""
+
+
+def make_learner(lines: int, code: int) -> str:
+    """A learner that ends when the log has so many lines: other programs may start later."""
+    wait = f'until [ "$(wc -l < "$LOG")" -ge {lines} ]; do sleep 0.1; done'
+    return f'echo "lookfurther $*" >> "$LOG"; {wait}; exit {code}'
 
 
 def run_batch_script(
@@ -159,8 +167,9 @@ def run_batch_script(
         "PATH": f"{tmp_path}:/usr/bin:/bin",
         "LOG": str(log),
         "SLURM_JOB_ID": "12",
-        "SLURM_JOB_NODELIST": "nodes",
+        "SLURMD_NODENAME": "first",
         "SLURM_JOB_NUM_NODES": str(nodes),
+        "SLURM_JOB_CPUS_PER_NODE": "8" if nodes == 1 else f"8(x{nodes - 1}),4",
         "SLURM_CPUS_ON_NODE": "8",
     }
     command = f"export BATCH_PID=$$; exec bash {DEPLOY / 'slurm.sh'} no-demos --env CartPole-v1"
@@ -170,35 +179,42 @@ def run_batch_script(
 
 
 def test_batch_script_starts_head_workers_and_learner(tmp_path: Path) -> None:
-    code, log = run_batch_script(tmp_path, "exit 3", nodes=3)
-    step = "srun --overlap --cpu-bind none"
-    first = f"{step} --nodes 1 --ntasks 1 --nodelist first"
+    """Three nodes with 20 cores: one for the learner, and an actor for each other one."""
+    code, log = run_batch_script(tmp_path, make_learner(lines=5, code=3), nodes=3)
+    worker = "ray start --address first:6379 --block"
     assert code == 3
     assert sorted(log) == sorted(
         [
-            f"{first} ray start --head --port 6379 --num-cpus 7 --block",
-            f"{first} ray health-check --address first:6379",
-            f"{step} --nodes 2 --ntasks 2 --exclude first ray start --address first:6379 --block",
-            f"{first} lookfurther train no-demos --env CartPole-v1 --cluster first:6379",
+            "ray start --head --port 6379 --num-cpus 7 --block",
+            "ray health-check --address first:6379",
+            f"srun --cpu-bind none --nodes 2 --ntasks 2 --exclude first {worker}",
+            worker,
+            "lookfurther train no-demos --cluster first:6379 --cluster-actors 19 --env CartPole-v1",
         ]
     )
 
 
 def test_batch_script_on_one_node_starts_no_workers(tmp_path: Path) -> None:
-    code, log = run_batch_script(tmp_path, "exit 0", nodes=1)
+    code, log = run_batch_script(tmp_path, make_learner(lines=3, code=0), nodes=1)
     assert code == 0
-    assert not any("--exclude" in line for line in log)
+    assert sorted(log) == sorted(
+        [
+            "ray start --head --port 6379 --num-cpus 7 --block",
+            "ray health-check --address first:6379",
+            "lookfurther train no-demos --cluster first:6379 --cluster-actors 7 --env CartPole-v1",
+        ]
+    )
 
 
 def test_batch_script_ends_if_ray_does_not_start(tmp_path: Path) -> None:
-    code, log = run_batch_script(tmp_path, "exit 0", nodes=1, ray="exit 2")
+    code, log = run_batch_script(tmp_path, 'echo trained >> "$LOG"', nodes=1, ray="exit 2")
     assert code == 1
-    assert not any("lookfurther" in line for line in log)
+    assert "trained" not in log
 
 
-def test_batch_script_passes_sigterm_to_the_learner_and_waits(tmp_path: Path) -> None:
-    """The learner reads the token, gets the signal, saves, and its exit code is the job's."""
+def test_batch_script_stops_the_learner_before_the_time_is_over(tmp_path: Path) -> None:
+    """The learner reads the token, gets SIGTERM, saves, and its exit code is the job's."""
     code, log = run_batch_script(tmp_path, LEARNER, nodes=1)
     assert code == 7
-    assert [line for line in log if not line.startswith("srun ")] == ["secret", "saved"]
-    assert "#SBATCH --signal B:TERM@120" in (DEPLOY / "slurm.sh").read_text().splitlines()
+    assert [line for line in log if not line.startswith("ray ")] == ["secret", "saved"]
+    assert "#SBATCH --signal B:USR1@120" in (DEPLOY / "slurm.sh").read_text().splitlines()
