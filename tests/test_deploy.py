@@ -96,9 +96,10 @@ def test_container_file_copies_existing_files_and_installs_existing_extras() -> 
         "CMD",
     }
     assert instructions[0][0] == "FROM"
-    for word, rest in instructions:
-        if word == "COPY":
-            assert all((ROOT / source).exists() for source in rest.split()[:-1])
+    sources = {s for word, rest in instructions if word == "COPY" for s in rest.split()[:-1]}
+    assert all((ROOT / source).exists() for source in sources)
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {line[1:] for line in ignored if line.startswith("!")} == sources
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (extras,) = re.findall(r'"\.\[([\w,]+)\]"', " ".join(lines))
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
