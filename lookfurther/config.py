@@ -75,6 +75,8 @@ class ActorConfig:
     """steps of the agent after that part, then the episode is truncated"""
     max_demo_lengths: float = 0.0
     """truncate episodes at this many times the length of the longest demonstration; 0: never"""
+    max_reward_gap: float = 0.0
+    """truncate episodes without reward after this many times the demonstrations' longest gap"""
     stagger_steps: int = 0
     """truncate each lane's first episode at a random step, at most this one; 0: do not"""
 

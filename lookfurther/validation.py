@@ -146,13 +146,12 @@ def _demonstration_rules(config: Config) -> list[tuple[bool, str]]:
             f"learner.demonstrations is {mode}, which has no fixed number of expert transitions:"
             f" set learner.agent_items {config.batch_size} and learner.expert_items 0",
         ),
-        (
-            config.actor.jump_start_share == 0 or len(config.demos) > 0,
-            "actor.jump_start_share needs demonstrations: add --demos NAME",
-        ),
-        (
-            config.actor.max_demo_lengths == 0 or len(config.demos) > 0,
-            "actor.max_demo_lengths needs demonstrations: add --demos NAME",
+        *(
+            (
+                getattr(config.actor, name) == 0 or len(config.demos) > 0,
+                f"actor.{name} needs demonstrations: add --demos NAME",
+            )
+            for name in ("jump_start_share", "max_demo_lengths", "max_reward_gap")
         ),
         (
             config.actor.jump_start_share == 0 or config.environment.sticky_prob == 0,

@@ -31,6 +31,7 @@ INVALID_OVERRIDES: dict[str, dict[str, Any]] = {
     "actor.stagger_steps must be 0 or more, not -1": {"actor__stagger_steps": -1},
     "actor.jump_start_share must be in [0, 1), not 1.0": {"actor__jump_start_share": 1.0},
     "actor.max_demo_lengths must be 0 or more, not -1.0": {"actor__max_demo_lengths": -1.0},
+    "actor.max_reward_gap must be 0 or more, not -1.0": {"actor__max_reward_gap": -1.0},
     "actor.jump_start_length must be 1 or more, not 0": {"actor__jump_start_length": 0},
     "replay.alpha must be 0 or more, not -0.1": {"replay__alpha": -0.1},
     "learner.agent_items must be 1 or more, not 0": {"learner__agent_items": 0},
@@ -145,6 +146,11 @@ INVALID_OVERRIDES: dict[str, dict[str, Any]] = {
         "demos": (),
         "learner__expert_items": 0,
         "actor__max_demo_lengths": 2.0,
+    },
+    "actor.max_reward_gap needs demonstrations: add --demos NAME": {
+        "demos": (),
+        "learner__expert_items": 0,
+        "actor__max_reward_gap": 1.5,
     },
     "actor.jump_start_share plays a demonstration again, which sticky actions prevent:"
     " set environment.sticky_prob 0": {

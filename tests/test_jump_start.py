@@ -22,6 +22,7 @@ from lookfurther.networks.dueling import make_network_builder
 from lookfurther.presets import preset
 from lookfurther.training.actors import ActorPool
 from lookfurther.training.build import build_jump_starts
+from lookfurther.training.episode_limits import EpisodeLimits
 from lookfurther.training.jump_start import (
     JumpStartGroup,
     JumpStarts,
@@ -127,7 +128,8 @@ def test_jumping_lanes_show_the_demonstration_and_others_do_not() -> None:
         assert isinstance(envs, AtariEnvs)
         weights = MasterWeights(make_network_builder(config.network)(envs.spec), torch.float32)
         actor = Actor(weights, envs.spec, config, range(LANES))
-        group = JumpStartGroup(envs, actor, np.zeros(LANES, np.int64), 0, jumps)
+        limits = EpisodeLimits(np.zeros(LANES, np.int64))
+        group = JumpStartGroup(envs, actor, limits, jumps)
         pool = ActorPool([group], weights)
         for _ in range(150):
             noop_frames = envs.episode_frames.copy()

@@ -1,4 +1,4 @@
-"""Truncation of episodes by the caller, and staggered lanes."""
+"""Truncation of episodes by the caller, staggered lanes, and limits of episodes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ import torch
 
 from lookfurther.actor import Actor
 from lookfurther.config import Config, EnvConfig, replace
+from lookfurther.demos.episode import Episode
 from lookfurther.envs import Envs, make_envs
 from lookfurther.envs.naming import is_atari
+from lookfurther.errors import ConfigError
 from lookfurther.master_weights import MasterWeights
 from lookfurther.networks.dueling import make_network_builder
 from lookfurther.presets import preset
 from lookfurther.training.actors import ActorGroup
-from lookfurther.training.build import draw_first_truncations
+from lookfurther.training.build import build_limits, draw_first_truncations
+from lookfurther.training.episode_limits import EpisodeLimits, longest_reward_gap
+from lookfurther.types import Step
 
 CASES = {
     "in this process": ("CartPole-v1", EnvConfig()),
@@ -99,7 +103,8 @@ def test_each_lane_is_truncated_once_at_its_step() -> None:
     with closing(make_envs(config.env, config.environment, 8, 0, 1)) as envs:
         small = replace(config, network__convolutions=(2, 2, 2), network__hidden=(4,))
         weights = MasterWeights(make_network_builder(small.network)(envs.spec), torch.float32)
-        group = ActorGroup(envs, Actor(weights, envs.spec, config, range(8)), due)
+        actor = Actor(weights, envs.spec, config, range(8))
+        group = ActorGroup(envs, actor, EpisodeLimits(due))
         collected = []
         for _ in range(30):
             group.start_step()
@@ -120,7 +125,7 @@ def test_every_episode_is_truncated_at_the_limit() -> None:
         small = replace(config, network__convolutions=(2, 2, 2), network__hidden=(4,))
         weights = MasterWeights(make_network_builder(small.network)(envs.spec), torch.float32)
         actor = Actor(weights, envs.spec, config, range(4))
-        group = ActorGroup(envs, actor, np.array([3, 0, 0, 0]), max_episode_steps=5)
+        group = ActorGroup(envs, actor, EpisodeLimits(np.array([3, 0, 0, 0]), max_steps=5))
         truncated = []
         for _ in range(20):
             group.start_step()
@@ -139,3 +144,84 @@ def test_first_truncations_differ_between_lanes() -> None:
     halves = [draw_first_truncations(config, lanes) for lanes in (range(32), range(32, 64))]
     assert np.array_equal(np.concatenate(halves), whole)
     assert not draw_first_truncations(staggered_config(actor__stagger_steps=0), range(8)).any()
+
+
+def play_limited(limits: EpisodeLimits, rewards: np.ndarray) -> list[list[int]]:
+    """The steps at which each lane is truncated: rewards [steps, m], a reset follows each end."""
+    m = rewards.shape[1]
+    first, ends = np.zeros(m, bool), [[] for _ in range(m)]
+    for t, reward in enumerate(rewards):
+        none = np.zeros(m, bool)
+        step = Step(np.zeros(m), np.where(first, 0, reward), none, none, first, none)
+        first = limits.add_step(step)
+        for i in np.flatnonzero(first):
+            ends[i].append(t)
+    return ends
+
+
+def test_episode_is_truncated_after_too_long_without_positive_reward() -> None:
+    """Limit 3. Lane 0 never has a reward, lane 1 at steps 2 and 4, lane 2 only loses."""
+    rewards = np.zeros((12, 3))
+    rewards[[2, 4], 1], rewards[:, 2] = 5, -1
+    limits = EpisodeLimits(np.zeros(3, np.int64), max_unrewarded_steps=3)
+    # After an end at t, the reset is at t + 1 and the three steps are t + 2 ... t + 4.
+    assert play_limited(limits, rewards) == [[2, 6, 10], [7, 11], [2, 6, 10]]
+
+
+def test_limits_without_values_never_truncate() -> None:
+    limits = EpisodeLimits(np.zeros(2, np.int64))
+    assert play_limited(limits, np.zeros((50, 2))) == [[], []]
+
+
+def test_lost_episodes_begin_again() -> None:
+    limits = EpisodeLimits(np.array([4, 4]), max_unrewarded_steps=3)
+    play_limited(limits, np.zeros((2, 2)))
+    limits.restart(np.array([True, False]))
+    assert limits.unrewarded_steps.tolist() == [0, 2]
+    assert limits.steps_left.tolist() == [4, 2]
+
+
+def test_restored_limits_continue() -> None:
+    rewards = (np.random.default_rng(0).random((60, 4)) < 0.2).astype(float)
+    limits, restored = (EpisodeLimits(np.array([0, 3, 9, 30]), 20, 6) for _ in range(2))
+    play_limited(limits, rewards[:25])
+    restored.load_state({k: torch.from_numpy(v) for k, v in limits.state().items()})
+    ends = play_limited(limits, rewards[25:])
+    assert ends == play_limited(restored, rewards[25:])
+    assert all(ends)
+
+
+def make_episode(rewards: list[float]) -> Episode:
+    n = len(rewards)
+    return Episode(np.zeros((n + 1, 1)), np.zeros(n, np.int64), np.array(rewards), terminal=True)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "expected"),
+    [
+        ([[0, 0, 1, 1, 0, 1]], 3),  # the first reward comes with the third step
+        ([[1, 0, 0, 0, 2, 0, 0, 0, 0, 0]], 4),  # steps after the last reward do not count
+        ([[1, -1, -1, 1], [0, 1]], 3),  # the longest of all episodes; losses are not rewards
+        ([[0, -1]], 0),
+        ([], 0),
+    ],
+)
+def test_longest_reward_gap_by_hand(rewards: list[list[float]], expected: int) -> None:
+    assert longest_reward_gap([make_episode(r) for r in rewards]) == expected
+
+
+def test_demonstration_itself_is_never_truncated() -> None:
+    """A lane that plays exactly like the demonstration stays within a gap of 1."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        rewards = (rng.random(60) < 0.1).astype(float)
+        rewards[-1] = 1.0
+        config = staggered_config(actor__stagger_steps=0, actor__max_reward_gap=1.0)
+        limits = build_limits(config, range(1), [make_episode(rewards.tolist())])
+        assert play_limited(limits, rewards[:, None]) == [[]]
+
+
+def test_reward_gap_needs_a_reward() -> None:
+    config = staggered_config(actor__max_reward_gap=2.0)
+    with pytest.raises(ConfigError, match="a demonstration with a positive reward"):
+        build_limits(config, range(8), [make_episode([0, -1])])

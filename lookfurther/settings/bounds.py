@@ -40,6 +40,7 @@ BOUNDS: dict[str, Bound] = {
     "actor.weight_sync_period": AT_LEAST_ONE,
     "actor.stagger_steps": NON_NEGATIVE,
     "actor.max_demo_lengths": NON_NEGATIVE,
+    "actor.max_reward_gap": NON_NEGATIVE,
     "actor.jump_start_share": BELOW_ONE,
     "actor.jump_start_length": AT_LEAST_ONE,
     "actor.epsilon_end": PROBABILITY,

@@ -16,6 +16,7 @@ from lookfurther.envs import Envs
 from lookfurther.master_weights import MasterWeights
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.system.acceleration import make_graphed
+from lookfurther.training.episode_limits import EpisodeLimits
 from lookfurther.training.monitoring.episode_stats import EpisodeStats
 from lookfurther.training.signals import EnvCallTracker
 from lookfurther.training.weight_sync import WeightSync, select_prefix
@@ -32,20 +33,12 @@ class ActorGroup:
         self,
         envs: Envs,
         actor: Actor,
-        first_truncation_steps: np.ndarray | None = None,
-        max_episode_steps: int = 0,
+        limits: EpisodeLimits | None = None,
     ) -> None:
         self.envs, self.actor = envs, actor
-        self.max_episode_steps = max_episode_steps  # 0 means no limit
+        self.limits = limits or EpisodeLimits(np.zeros(envs.lanes, np.int64))
         self.env_calls = EnvCallTracker()
         self.is_stepping = False  # actions were sent, and no step was received yet
-        # Steps until a lane's episode is truncated [m]; 0 means never.
-        if first_truncation_steps is None:
-            first_truncation_steps = np.zeros(envs.lanes, np.int64)
-        self.first_truncation_steps = np.where(
-            first_truncation_steps == 0, max_episode_steps, first_truncation_steps
-        )
-        self.steps_to_truncation = self.first_truncation_steps
         self.choose_actions = make_graphed(
             actor.select_actions, actor.device, [actor.generator], high_priority=True
         )
@@ -70,9 +63,7 @@ class ActorGroup:
             self.actor.copy_to_device(step)
             self.actor.invalidate_pending(~is_continued)
         self.actor.episode_length = np.where(is_continued, self.actor.episode_length, 1)
-        self.steps_to_truncation = np.where(
-            is_continued, self.steps_to_truncation, self.first_truncation_steps
-        )
+        self.limits.restart(~is_continued)
 
     def start_step(self) -> None:
         """Select actions and send them; the environments step in the background."""
@@ -123,14 +114,7 @@ class ActorGroup:
 
     def _apply_truncations(self, step: Step) -> Step:
         """The step after truncating the lanes that are due."""
-        is_over = step.terminal | step.truncated
-        due = (self.steps_to_truncation == 1) & ~(is_over | step.first)
-        # A lane that has just started is truncated one step later.
-        remaining = self.steps_to_truncation - ((self.steps_to_truncation > 1) | ~step.first)
-        is_limited = step.first & (self.max_episode_steps > 0)
-        self.steps_to_truncation = np.where(
-            is_limited, self.max_episode_steps, np.maximum(remaining, 0)
-        )
+        due = self.limits.add_step(step)
         return self.envs.truncate(due) if due.any() else step
 
     def on_actor_stream(self) -> AbstractContextManager[Any]:
@@ -237,7 +221,8 @@ class ActorPool:
         files: dict[str, dict[str, Tensor]] = {"actor": {}, "envs": {}}
         for i, group in enumerate(self.groups):
             files["actor"] |= {f"{i}.{k}": v for k, v in group.actor.state().items()}
-            files["actor"][f"{i}.truncate_in"] = _to_tensor(group.steps_to_truncation)
+            limits = group.limits.state()
+            files["actor"] |= {f"{i}.{k}": _to_tensor(v) for k, v in limits.items()}
             envs = group.get_envs_state()
             files["envs"] |= {f"{i}.{k}": _to_tensor(v) for k, v in envs.items()}
         files["actor"] |= self.weight_sync.state()
@@ -254,7 +239,7 @@ class ActorPool:
         for i, group in enumerate(self.groups):
             if actor := select_prefix(state["actor"], str(i)):
                 group.actor.load_state(actor)
-                group.steps_to_truncation = actor["truncate_in"].numpy().copy()
+                group.limits.load_state(actor)
             lanes = slice(group.actor.lanes.start, group.actor.lanes.stop)
             if envs := select_prefix(state["envs"], str(i)):
                 arrays = {k: v.numpy() for k, v in envs.items()}

@@ -31,6 +31,7 @@ from lookfurther.replay.summed import SummedHorizonReplay
 from lookfurther.returns import discounted_returns
 from lookfurther.system.processes import count_cores
 from lookfurther.training.actors import ActorGroup, ActorPool
+from lookfurther.training.episode_limits import EpisodeLimits, longest_reward_gap
 from lookfurther.training.hardware import Hardware
 from lookfurther.training.jump_start import (
     JumpStartGroup,
@@ -119,14 +120,28 @@ def build_actor_pool(
 def _build_group(
     config: Config, envs: Envs, actor: Actor, episodes: Sequence[Episode]
 ) -> ActorGroup:
-    truncations = draw_first_truncations(config, actor.lanes)
-    max_steps = math.ceil(config.actor.max_demo_lengths * max(map(len, episodes), default=0))
+    limits = build_limits(config, actor.lanes, episodes)
     if not config.actor.jump_start_share:
-        return ActorGroup(envs, actor, truncations, max_steps)
+        return ActorGroup(envs, actor, limits)
     if not isinstance(envs, AtariEnvs):
         raise ConfigError(f"actor.jump_start_share is for Atari games only, not {config.env}")
     jumps = build_jump_starts(config, episodes, actor.lanes)
-    return JumpStartGroup(envs, actor, truncations, max_steps, jumps)
+    return JumpStartGroup(envs, actor, limits, jumps)
+
+
+def build_limits(config: Config, lanes: range, episodes: Sequence[Episode] = ()) -> EpisodeLimits:
+    """The limits of the episodes of a group of lanes."""
+    settings, longest = config.actor, max(map(len, episodes), default=0)
+    gap = longest_reward_gap(episodes)
+    if settings.max_reward_gap and not gap:
+        raise ConfigError(
+            "actor.max_reward_gap needs a demonstration with a positive reward: set it to 0"
+        )
+    return EpisodeLimits(
+        draw_first_truncations(config, lanes),
+        math.ceil(settings.max_demo_lengths * longest),
+        math.ceil(settings.max_reward_gap * gap),
+    )
 
 
 def build_jump_starts(config: Config, episodes: Sequence[Episode], lanes: range) -> JumpStarts:

@@ -20,6 +20,7 @@ from lookfurther.envs.atari import AtariEnvs
 from lookfurther.exploration import Exploration
 from lookfurther.system.pinned_memory import copy_array, make_pinned_buffer
 from lookfurther.training.actors import ActorGroup
+from lookfurther.training.episode_limits import EpisodeLimits
 from lookfurther.types import Step
 
 RECENT_EPISODES = 100  # of which the gains are averaged
@@ -127,14 +128,13 @@ class JumpStartGroup(ActorGroup):
         self,
         envs: AtariEnvs,
         actor: Actor,
-        first_truncations: np.ndarray,
-        max_episode_steps: int,
+        limits: EpisodeLimits,
         jumps: JumpStarts,
     ) -> None:
         self.jumps = jumps
         self.forced_actions = ForcedActions(actor.exploration, len(actor.lanes), actor.device)
         actor.exploration = self.forced_actions
-        super().__init__(envs, actor, first_truncations, max_episode_steps)
+        super().__init__(envs, actor, limits)
         self._begin_episodes(self.last_step)
 
     @property
@@ -159,5 +159,4 @@ class JumpStartGroup(ActorGroup):
         return step
 
     def _begin_episodes(self, step: Step) -> None:
-        lengths = self.jumps.add_step(step, self.envs.episode_frames)
-        self.steps_to_truncation = np.where(lengths > 0, lengths, self.steps_to_truncation)
+        self.limits.set_steps_left(self.jumps.add_step(step, self.envs.episode_frames))

@@ -36,7 +36,7 @@ def open_cluster_plan(
     options: ClusterOptions, env: str | Callable[[], gymnasium.Env], config: Config
 ) -> Iterator[SourcePlan]:
     """The plan of a run whose actors are on a cluster; the actors end with the context."""
-    for name in ("jump_start_share", "max_demo_lengths"):
+    for name in ("jump_start_share", "max_demo_lengths", "max_reward_gap"):
         if getattr(config.actor, name):
             raise ConfigError(f"actor.{name} needs actors on this machine: drop --cluster")
     spec = get_spec(env, config.environment)

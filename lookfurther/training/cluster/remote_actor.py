@@ -16,7 +16,7 @@ from lookfurther.config import Config
 from lookfurther.exploration import initial_epsilons
 from lookfurther.master_weights import MasterWeights
 from lookfurther.training.actors import ActorGroup
-from lookfurther.training.build import build_envs, draw_first_truncations
+from lookfurther.training.build import build_envs, build_limits
 from lookfurther.training.cluster.lane_ranges import select_epsilons, select_stream, split_lanes
 from lookfurther.training.cluster.messages import (
     PlayedChunk,
@@ -108,7 +108,7 @@ def build_group(setup: ActorSetup, index: int, incarnation: int) -> ActorGroup:
     actor.epsilon.copy_(select_epsilons(epsilons, index, setup.ranges))
     if incarnation:
         actor.generator.manual_seed(generator_seed)
-    return ActorGroup(envs, actor, draw_first_truncations(config, lanes))
+    return ActorGroup(envs, actor, build_limits(config, lanes))
 
 
 def _adapt_config(config: Config) -> Config:
