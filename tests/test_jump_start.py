@@ -27,6 +27,7 @@ from lookfurther.training.jump_start import (
     JumpStartGroup,
     JumpStarts,
     jump_start_lanes,
+    steps_to_exceed,
 )
 from lookfurther.training.monitoring.metrics import read_metrics
 from lookfurther.training.train import train
@@ -92,6 +93,48 @@ def test_handovers_cover_the_demonstration_uniformly() -> None:
     counts = np.bincount(jumps.handovers, minlength=8)
     assert len(counts) == 8
     assert ((counts - 500) ** 2 / 500).sum() < 24.3
+
+
+@pytest.mark.parametrize(
+    ("rewards", "reward", "expected"),
+    [
+        ([0, 0, 5, 0, 5], 0.0, 3),
+        ([0, 0, 5, 0, 5], 5.0, 5),  # equal is not above
+        ([0, 0, 5, 0, 5], 7.0, 5),
+        ([0, 0, 5, 0, 5], 10.0, 5),  # never above: the whole demonstration
+        ([5, -3, -3, 8], 5.0, 4),  # 5, 2, -1, 7
+    ],
+)
+def test_steps_to_exceed_by_hand(rewards: list[int], reward: float, expected: int) -> None:
+    demo = make_demo(np.zeros(len(rewards), np.int64), np.array(rewards, float))
+    assert steps_to_exceed(demo, reward) == expected
+
+
+def test_limited_handovers_follow_the_other_lanes() -> None:
+    """A reward at every tenth step of 100: handovers end 3 steps after the next one to be reached.
+
+    Lane 0 does not jump. It has 2 rewards, then its episode ends, then it has none; the best recent
+    return counts.
+    """
+    demo = make_demo(np.zeros(100, np.int64), np.tile([0.0] * 9 + [1.0], 10))
+    is_jumping = np.arange(2001) > 0
+    jumps = JumpStarts({0: demo}, is_jumping, 3, np.random.default_rng(0), is_limited=True)
+    no_frames, restarts = np.zeros(2001, int), make_step(2001, first=is_jumping)
+
+    def highest_handover() -> int:
+        jumps.add_step(restarts, no_frames)
+        return int(jumps.handovers.max())
+
+    jumps.add_step(make_step(2001, first=np.ones(2001, bool)), no_frames)
+    assert jumps.handovers.max() == 10 + 3
+    reward = np.where(is_jumping, 100.0, 1.0)  # rewards of jumping lanes do not count
+    jumps.add_step(make_step(2001, reward=reward), no_frames)
+    assert highest_handover() == 20 + 3
+    jumps.add_step(make_step(2001, reward=reward, terminal=~is_jumping), no_frames)
+    jumps.add_step(make_step(2001, first=~is_jumping), no_frames)
+    assert highest_handover() == 30 + 3
+    jumps.add_step(make_step(2001, reward=np.where(is_jumping, 0.0, 50.0)), no_frames)
+    assert highest_handover() == len(demo) - 1
 
 
 def jump_config(**overrides: object) -> Config:

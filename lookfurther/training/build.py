@@ -153,6 +153,7 @@ def build_jump_starts(config: Config, episodes: Sequence[Episode], lanes: range)
         is_jumping[lanes.start : lanes.stop],
         config.actor.jump_start_length,
         rng,
+        is_limited=config.actor.jump_start_range == "reached",
     )
 
 

@@ -38,6 +38,10 @@ class JumpStarts:
     In the lanes `is_jumping` [m] bool, a new episode draws the step of the handover uniformly from
     the best demonstration with the same no-op start. The episode is truncated `length` steps after
     the handover.
+
+    If `is_limited`, the handover is at most `length` steps after the demonstration has more reward
+    than the other lanes: the agent practises near the end of what it can do, and the lanes spend
+    fewer steps on the way there.
     """
 
     def __init__(
@@ -46,10 +50,13 @@ class JumpStarts:
         is_jumping: np.ndarray,
         length: int,
         rng: np.random.Generator,
+        is_limited: bool = False,
     ) -> None:
         self.noop_starts, self.is_jumping = noop_starts, is_jumping
-        self.length, self.rng = length, rng
+        self.length, self.rng, self.is_limited = length, rng, is_limited
         m = len(is_jumping)
+        self.returns = np.zeros(m)  # of the episodes in progress
+        self.recent_returns: deque[float] = deque(maxlen=RECENT_EPISODES)  # of the other lanes
         self.demos: list[Episode | None] = [None] * m
         self.elapsed = np.zeros(m, np.int64)  # steps of the episode in progress
         self.handovers = np.zeros(m, np.int64)  # the step at which the agent takes over
@@ -68,8 +75,11 @@ class JumpStarts:
     def add_step(self, step: Step, noop_frames: np.ndarray) -> np.ndarray:
         """Follow the lanes by one step; returns the lengths of episodes that just began, else 0."""
         self.gains += np.where(self.elapsed >= self.handovers, step.reward, 0)
+        self.returns += step.reward
         self.elapsed += 1
-        for i in np.flatnonzero((step.terminal | step.truncated) & self.is_jumping).tolist():
+        is_over = step.terminal | step.truncated
+        self.recent_returns.extend(self.returns[is_over & ~self.is_jumping])
+        for i in np.flatnonzero(is_over & self.is_jumping).tolist():
             self._record_gain(i)
         lengths = np.zeros(len(self.demos), np.int64)
         for i in np.flatnonzero(step.first).tolist():
@@ -79,8 +89,15 @@ class JumpStarts:
         return lengths
 
     def _begin_episode(self, i: int, demo: Episode | None) -> None:
-        self.elapsed[i], self.gains[i], self.demos[i] = 0, 0.0, demo
-        self.handovers[i] = self.rng.integers(len(demo)) if demo else 0
+        self.elapsed[i], self.gains[i], self.returns[i], self.demos[i] = 0, 0.0, 0.0, demo
+        self.handovers[i] = self.rng.integers(self._last_handover(demo) + 1) if demo else 0
+
+    def _last_handover(self, demo: Episode) -> int:
+        last = len(demo) - 1
+        if not self.is_limited:
+            return last
+        best = max([0.0, *self.recent_returns, *self.returns[~self.is_jumping]])
+        return min(last, steps_to_exceed(demo, best) + self.length)
 
     def _record_gain(self, i: int) -> None:
         """Store the agent's gain and the demonstration's in the same number of steps."""
@@ -95,6 +112,12 @@ class JumpStarts:
             return {}
         agent, demo = np.mean(self.recent_gains, axis=0)
         return {"jump_start_gain": float(agent), "jump_start_demo_gain": float(demo)}
+
+
+def steps_to_exceed(demo: Episode, reward: float) -> int:
+    """The steps until the sum of a demonstration's rewards is above `reward`; if never, all."""
+    is_above = np.cumsum(demo.rewards) > reward
+    return int(is_above.argmax()) + 1 if is_above.any() else len(demo)
 
 
 class ForcedActions:
