@@ -150,14 +150,14 @@ def jump_config(**overrides: object) -> Config:
     return replace(preset("apex-dqfd", "small"), **(settings | overrides))
 
 
-def phase_episodes(steps: int) -> list[Episode]:
+def phase_episodes(steps: int, env: str = "ALE/Pong-v5") -> list[Episode]:
     """A game of random actions for each phase, after no-op frames for every start."""
     rng = np.random.default_rng(0)
     episodes = []
     for phase in range(4):
         frames = np.concatenate([np.zeros(phase + 32), np.repeat(rng.integers(0, 18, steps), 4)])
         log = InputLog(frames.astype(np.uint8), phase=phase)
-        episodes.append(verified_episode(log, "ALE/Pong-v5", 4))
+        episodes.append(verified_episode(log, env, 4))
     return episodes
 
 
@@ -201,6 +201,37 @@ def test_jumping_lanes_show_the_demonstration_and_others_do_not() -> None:
     assert pool.episode_stats.episode_count == 0  # lanes that jump are not counted
     assert np.array_equal(pool.low_epsilon_lanes(), [0])
     assert "jump_start_gain" in pool.collect_metrics()
+
+
+def test_lost_lives_of_the_demonstration_do_not_end_an_episode() -> None:
+    """Random games of Breakout lose a life every 10 to 50 steps."""
+    pytest.importorskip("ale_py")
+    config = jump_config(
+        env="ALE/Breakout-v5",
+        actor__jump_start_share=0.75,
+        actor__jump_start_length=100,
+        actor__epsilon_schedule="constant",
+        actor__epsilon_end=1.0,
+    )
+    jumps = build_jump_starts(config, phase_episodes(120, config.env), range(LANES))
+    forced_losses = agent_losses = 0
+    with closing(make_envs(config.env, config.environment, LANES, 3, 1)) as envs:
+        assert isinstance(envs, AtariEnvs)
+        weights = MasterWeights(make_network_builder(config.network)(envs.spec), torch.float32)
+        actor = Actor(weights, envs.spec, config, range(LANES))
+        limits = EpisodeLimits(np.zeros(LANES, np.int64), ends_on_life_loss=True)
+        group = JumpStartGroup(envs, actor, limits, jumps)
+        for _ in range(400):
+            lives, is_forced = envs.lives, ~jumps.is_agent_acting
+            group.start_step()
+            group.collect_chunk()
+            step = group.last_step
+            is_lost = (envs.lives < lives) & ~step.first
+            assert np.array_equal(step.terminal, is_lost & (~is_forced | (envs.lives == 0)))
+            forced_losses += int((is_lost & is_forced).sum())
+            agent_losses += int((is_lost & ~is_forced).sum())
+    assert forced_losses > 2
+    assert agent_losses > 2
 
 
 def test_run_with_jump_starts_trains_and_resumes(

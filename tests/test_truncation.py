@@ -225,3 +225,54 @@ def test_reward_gap_needs_a_reward() -> None:
     config = staggered_config(actor__max_reward_gap=2.0)
     with pytest.raises(ConfigError, match="a demonstration with a positive reward"):
         build_limits(config, range(8), [make_episode([0, -1])])
+
+
+def play_random_games(ends_on_life_loss: bool, steps: int) -> tuple[list[Step], list[np.ndarray]]:
+    """Steps of four lanes of Breakout with random actions, and the lives left after each step."""
+    pytest.importorskip("ale_py")
+    overrides = {
+        "actor__lanes": 4,
+        "actor__epsilon_schedule": "constant",
+        "actor__epsilon_end": 1.0,
+    }
+    config = staggered_config(env="ALE/Breakout-v5", actor__stagger_steps=0, **overrides)
+    small = replace(config, network__convolutions=(2, 2, 2), network__hidden=(4,))
+    with closing(make_envs(config.env, config.environment, 4, 0, 1)) as envs:
+        weights = MasterWeights(make_network_builder(small.network)(envs.spec), torch.float32)
+        limits = EpisodeLimits(np.zeros(4, np.int64), ends_on_life_loss=ends_on_life_loss)
+        group = ActorGroup(envs, Actor(weights, envs.spec, config, range(4)), limits)
+        played, lives = [], []
+        for _ in range(steps):
+            group.start_step()
+            group.collect_chunk()
+            played.append(group.last_step)
+            assert envs.lives is not None
+            lives.append(envs.lives.copy())
+    return played, lives
+
+
+def test_lost_life_is_terminal_and_a_new_game_begins() -> None:
+    played, lives = play_random_games(ends_on_life_loss=True, steps=150)
+    terminal = np.stack([step.terminal for step in played])
+    first = np.stack([step.first for step in played])
+    assert terminal.sum() > 4
+    assert not any(step.truncated.any() for step in played)
+    assert (np.stack(lives) == np.where(terminal, 4, 5)).all()
+    assert np.array_equal(first[1:], terminal[:-1])
+
+
+def test_lost_life_does_not_end_an_episode_by_default() -> None:
+    played, lives = play_random_games(ends_on_life_loss=False, steps=150)
+    terminal = np.stack([step.terminal for step in played])
+    losses = np.diff(np.stack(lives), axis=0) < 0
+    assert losses.sum() > 2 * terminal.sum()
+    assert np.array_equal(terminal, np.stack(lives) == 0)
+
+
+def test_life_loss_needs_an_atari_game() -> None:
+    config = staggered_config(env="CartPole-v1", actor__lanes=4)
+    with closing(make_envs("CartPole-v1", config.environment, 4, 0, 1)) as envs:
+        weights = MasterWeights(make_network_builder(config.network)(envs.spec), torch.float32)
+        limits = EpisodeLimits(np.zeros(4, np.int64), ends_on_life_loss=True)
+        with pytest.raises(ConfigError, match="Atari games only, not CartPole-v1"):
+            ActorGroup(envs, Actor(weights, envs.spec, config, range(4)), limits)

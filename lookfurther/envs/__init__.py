@@ -47,6 +47,11 @@ class Envs(Protocol):
         """One line for each worker process that was lost and replaced."""
         ...
 
+    @property
+    def lives(self) -> np.ndarray | None:
+        """The lives left in each lane, int [m]; None if the environments do not count them."""
+        ...
+
     def reset(self) -> Step:
         """Begin a new episode in every lane."""
         ...

@@ -45,13 +45,14 @@ class AtariEnvs:
         self.lanes = lanes
         # Emulator frames of each episode, with the no-op frames of its start [m].
         self.episode_frames = np.zeros(lanes, np.int32)
+        self.lives = np.zeros(lanes, np.int32)
         actions = int(self._vector_env.single_action_space.n)  # type: ignore[attr-defined]
         plane = (1, SCREEN_SIZE, SCREEN_SIZE)
         self.spec = Spec(env_spec.id, plane, frame_stack, "uint8", actions, 255.0)
 
     def reset(self) -> Step:
         observation, info = self._vector_env.reset(seed=self._seeds)
-        self.episode_frames = info["episode_frame_number"]
+        self.episode_frames, self.lives = info["episode_frame_number"], info["lives"]
         self._seeds = None  # a second reset begins other episodes
         self._ended, self._truncated = np.zeros((2, self.lanes), bool)
         no_lanes = np.zeros(self.lanes, bool)
@@ -69,7 +70,7 @@ class AtariEnvs:
             reward = np.where(self._truncated, 0, reward)
             terminal, truncated = terminal & ~self._truncated, truncated & ~self._truncated
             self._truncated = np.zeros(self.lanes, bool)
-        self.episode_frames = info["episode_frame_number"]
+        self.episode_frames, self.lives = info["episode_frame_number"], info["lives"]
         first, self._ended = self._ended, terminal | truncated
         dropped = np.zeros(self.lanes, bool)
         reward = reward.astype(np.float32)

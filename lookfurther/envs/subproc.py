@@ -33,6 +33,8 @@ class SubprocEnvs:
     A process that dies or hangs is replaced, and new episodes begin in its lanes.
     """
 
+    lives = None
+
     def __init__(self, factory: EnvFactory, lanes: int, seed: int) -> None:
         self.lanes, self._env_config = lanes, factory.env_config
         self._timeout = self._start_timeout = self._env_config.worker_timeout

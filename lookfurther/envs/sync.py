@@ -16,6 +16,7 @@ class SyncEnvs:
     """Lanes stepped in this process; `lane_indices` are their numbers in the run."""
 
     replacements: Sequence[str] = ()
+    lives = None
 
     def __init__(
         self,

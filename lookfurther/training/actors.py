@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lookfurther.actor import Actor
 from lookfurther.envs import Envs
+from lookfurther.errors import ConfigError
 from lookfurther.master_weights import MasterWeights
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.system.acceleration import make_graphed
@@ -37,6 +38,10 @@ class ActorGroup:
     ) -> None:
         self.envs, self.actor = envs, actor
         self.limits = limits or EpisodeLimits(np.zeros(envs.lanes, np.int64))
+        if self.limits.ends_on_life_loss and envs.lives is None:
+            raise ConfigError(
+                f"actor.end_on_life_loss is for Atari games only, not {envs.spec.env}"
+            )
         self.env_calls = EnvCallTracker()
         self.is_stepping = False  # actions were sent, and no step was received yet
         self.choose_actions = make_graphed(
@@ -52,13 +57,13 @@ class ActorGroup:
             self.pinned_actions = torch.empty_like(
                 actor.open_slot["action"], device="cpu", pin_memory=True
             )
-        self.last_step = envs.reset()
+        self.last_step, self.lives = envs.reset(), envs.lives
         with self.on_actor_stream():
             actor.load_step(self.last_step)
 
     def resume_episodes(self, step: Step, is_continued: np.ndarray) -> None:
         """Continue from a checkpoint's observations; other lanes have started a new episode."""
-        self.last_step = step
+        self.last_step, self.lives = step, self.envs.lives
         with self.on_actor_stream():
             self.actor.copy_to_device(step)
             self.actor.invalidate_pending(~is_continued)
@@ -82,7 +87,7 @@ class ActorGroup:
     def collect_chunk(self) -> Chunk:
         """Wait for the environments and return the slot that is now complete."""
         with self.env_calls:
-            self.last_step = self._apply_truncations(self.envs.recv())
+            self.last_step = self._apply_limits(self.envs.recv())
         self.is_stepping = False
         with self.on_actor_stream():
             self.actor.load_step(self.last_step)
@@ -112,10 +117,22 @@ class ActorGroup:
         self.is_stepping = False
         return state
 
-    def _apply_truncations(self, step: Step) -> Step:
-        """The step after truncating the lanes that are due."""
-        due = self.limits.add_step(step)
-        return self.envs.truncate(due) if due.any() else step
+    def _apply_limits(self, step: Step) -> Step:
+        """The step after ending the episodes that are due."""
+        is_due, is_lost = self.limits.add_step(step), self._find_life_losses(step)
+        if not (is_due | is_lost).any():
+            return step
+        step = self.envs.truncate(is_due | is_lost)
+        return step._replace(terminal=step.terminal | is_lost, truncated=step.truncated & ~is_lost)
+
+    def _find_life_losses(self, step: Step) -> np.ndarray:
+        """[m] bool: the lanes whose episode must end because this step lost a life."""
+        before, self.lives = self.lives, self.envs.lives
+        if not self.limits.ends_on_life_loss:
+            return np.zeros(self.envs.lanes, bool)
+        assert before is not None
+        assert self.lives is not None
+        return (self.lives < before) & ~(step.terminal | step.truncated | step.first)
 
     def on_actor_stream(self) -> AbstractContextManager[Any]:
         """A context that uses the actor's stream."""

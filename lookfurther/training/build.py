@@ -141,6 +141,7 @@ def build_limits(config: Config, lanes: range, episodes: Sequence[Episode] = ())
         draw_first_truncations(config, lanes),
         math.ceil(settings.max_demo_lengths * longest),
         math.ceil(settings.max_reward_gap * gap),
+        settings.end_on_life_loss,
     )
 
 

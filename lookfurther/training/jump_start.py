@@ -63,10 +63,15 @@ class JumpStarts:
         self.gains = np.zeros(m)  # rewards since then
         self.recent_gains: deque[tuple[float, float]] = deque(maxlen=RECENT_EPISODES)
 
+    @property
+    def is_agent_acting(self) -> np.ndarray:
+        """[m] bool: the lanes that have passed the handover."""
+        return self.elapsed >= self.handovers
+
     def forced_actions(self) -> np.ndarray:
         """[m] int64: the demonstration's next action; -1 where the agent acts."""
         forced = np.full(len(self.demos), -1, np.int64)
-        for i in np.flatnonzero(self.elapsed < self.handovers):
+        for i in np.flatnonzero(~self.is_agent_acting):
             demo = self.demos[i]
             assert demo is not None
             forced[i] = demo.actions[self.elapsed[i]]
@@ -74,7 +79,7 @@ class JumpStarts:
 
     def add_step(self, step: Step, noop_frames: np.ndarray) -> np.ndarray:
         """Follow the lanes by one step; returns the lengths of episodes that just began, else 0."""
-        self.gains += np.where(self.elapsed >= self.handovers, step.reward, 0)
+        self.gains += np.where(self.is_agent_acting, step.reward, 0)
         self.returns += step.reward
         self.elapsed += 1
         is_over = step.terminal | step.truncated
@@ -176,10 +181,14 @@ class JumpStartGroup(ActorGroup):
             self.forced_actions.load(self.jumps.forced_actions())
         super().start_step()
 
-    def _apply_truncations(self, step: Step) -> Step:
-        step = super()._apply_truncations(step)
+    def _apply_limits(self, step: Step) -> Step:
+        step = super()._apply_limits(step)
         self._begin_episodes(step)
         return step
+
+    def _find_life_losses(self, step: Step) -> np.ndarray:
+        """Only the agent's own: a demonstration may go on after a lost life."""
+        return super()._find_life_losses(step) & self.jumps.is_agent_acting
 
     def _begin_episodes(self, step: Step) -> None:
         self.limits.set_steps_left(self.jumps.add_step(step, self.envs.episode_frames))
