@@ -55,6 +55,17 @@ BAD_COMMANDS = [
         "--steps must be 0 or more, not -1",
     ),
     ("demos shorten shipped/freeway", 2, "a new set needs a name: give --name"),
+    ("demos recover used", 2, "recover needs an aligned set: give --demos NAME"),
+    (
+        "demos recover used --demos a --name n --places 0",
+        2,
+        "--places must be at least 1, not 0",
+    ),
+    (
+        "demos recover used --demos a --name n --episodes 32",
+        2,
+        "--episodes must be at most 31, not 32",
+    ),
     ("demos import", 2, "import needs a file"),
     ("demos search Pong", 2, "a new set needs a name: give --name"),
     ("demos agent file.txt", 2, "a new set needs a name: give --name"),

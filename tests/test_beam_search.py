@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lookfurther.demos.beam_search import compute_byte_limits, ram_distance
+from lookfurther.demos.beam_search import compute_byte_limits, ram_distances
 
 pytest.importorskip("ale_py")
 
@@ -16,16 +16,16 @@ RAM = st.binary(min_size=128, max_size=128).map(lambda x: np.frombuffer(x, np.ui
 
 
 @given(RAM, RAM, st.integers(0, 64))
-def test_ram_distance_matches_plain_sum(a: np.ndarray, b: np.ndarray, limit: int) -> None:
+def test_ram_distances_matches_plain_sum(a: np.ndarray, b: np.ndarray, limit: int) -> None:
     gaps = [abs(x - y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
     plain = sum(min(gap, 256 - gap, limit) for gap in gaps)
     limits = np.full(128, limit)
     assert (
-        ram_distance(a, b.astype(np.int16), limits)
+        ram_distances(a, b.astype(np.int16), limits)
         == plain
-        == ram_distance(b, a.astype(np.int16), limits)
+        == ram_distances(b, a.astype(np.int16), limits)
     )
-    assert ram_distance(a, a.astype(np.int16), limits) == 0
+    assert ram_distances(a, a.astype(np.int16), limits) == 0
 
 
 def test_byte_limits_are_highest_for_rare_changes() -> None:

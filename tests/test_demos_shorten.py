@@ -18,13 +18,14 @@ from lookfurther.demos.shorten import (
     EXTRA_WAIT,
     AlignedGame,
     ShortenedGame,
-    WaitSearch,
     find_player_bytes,
     find_waits,
     pass_wait,
     play_waits,
+    record_game,
     shorten_episode,
 )
+from lookfurther.demos.step_emulator import StepEmulator
 from lookfurther.envs import get_spec
 from lookfurther.errors import DemonstrationError
 
@@ -89,25 +90,25 @@ def test_game_without_waits_is_kept() -> None:
     assert shorten_episode(walking, MONTEZUMA, 4) is walking
 
 
-def record_walk() -> tuple[WaitSearch, AlignedGame]:
+def record_walk() -> tuple[StepEmulator, AlignedGame]:
     """A game that waits in the steps 10 ... 29 and plays 24 steps afterwards."""
     log = game_episode((RIGHT, 2), (NOOP, 20), (LEFT, 2), (NOOP, 22)).input_log
     assert log is not None
-    search = WaitSearch(log, MONTEZUMA, 4)
-    return search, search.record_game(log.frame_actions[::4].astype(np.int64), log.phase)
+    emulator = StepEmulator(log, MONTEZUMA, 4)
+    return emulator, record_game(emulator, log.frame_actions[::4].astype(np.int64), log.phase)
 
 
 @pytest.mark.parametrize(("saved", "longest"), [(0, 30), (5, 30), (EXTRA_WAIT + 20, 10)])
 def test_wait_is_at_most_as_long_as_the_steps_saved_allow(saved: int, longest: int) -> None:
     """No game becomes longer than the original, and no wait longer than by EXTRA_WAIT."""
     pytest.importorskip("ale_py")
-    search, game = record_walk()
+    emulator, game = record_walk()
     late = 60 if saved > 10 else 0  # the wait begins at step 70 of a longer original
     begin, wait_end = 10 + late, 30 + late
     actions = np.concatenate([np.zeros(late, np.int64), game.action_ids])
     shortened = ShortenedGame(game.first_state, (NOOP,) * (begin - saved), saved == 0)
     waits = list(
-        play_waits(search, game._replace(action_ids=actions), shortened, (begin, wait_end))
+        play_waits(emulator, game._replace(action_ids=actions), shortened, (begin, wait_end))
     )
     lengths = [len(waited) for _, _, waited in waits]
     assert lengths == list(range(begin - saved, longest + late + 1))
@@ -118,24 +119,24 @@ def test_wait_is_at_most_as_long_as_the_steps_saved_allow(saved: int, longest: i
 def test_games_that_reach_the_same_ram_are_played_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of a game adds no trial; the original is always played on."""
     pytest.importorskip("ale_py")
-    search, game = record_walk()
-    search.play_from(game.first_state, [RIGHT, RIGHT])
-    original = ShortenedGame(search.ale.cloneState(), tuple(game.action_ids[:10].tolist()), True)
+    emulator, game = record_walk()
+    emulator.play_from(game.first_state, [RIGHT, RIGHT])
+    original = ShortenedGame(emulator.ale.cloneState(), tuple(game.action_ids[:10].tolist()), True)
     copy = original._replace(is_original=False)
     # No place is like this one, so that every trial fails.
     elsewhere = game._replace(ram=game.ram + np.uint8(1))
     trials: list[int] = []
-    play_from = search.play_from
+    play_from = emulator.play_from
 
     def count_trials(state: Any, actions: Sequence[int]) -> float:
         trials.append(len(actions) == 24)
         return play_from(state, actions)
 
-    monkeypatch.setattr(search, "play_from", count_trials)
+    monkeypatch.setattr(emulator, "play_from", count_trials)
     player = np.arange(128)
     for games in ([original], [original, copy], [copy, original]):
         trials.clear()
-        assert pass_wait(search, elsewhere, player, games, (10, 30, 54)) == []
+        assert pass_wait(emulator, elsewhere, player, games, (10, 30, 54)) == []
         assert sum(trials) == 21 + (games[0] is copy)
 
 

@@ -205,7 +205,7 @@ def select_nearest(
     nearest: dict[bytes, Candidate] = {}
     is_key_byte = reference.byte_limits > BYTE_LIMIT_RANGE[0]
     for ram, lives, candidate in successors:
-        distance = ram_distance(ram, reference.ram[frame], reference.byte_limits)
+        distance = int(ram_distances(ram, reference.ram[frame], reference.byte_limits))
         distance += LIFE_PENALTY * abs(lives - int(reference.lives[frame]))
         distance += SCORE_PENALTY * int(candidate.score != reference.scores[frame])
         distance += CONFLICT_PENALTY * (candidate.trace.conflicts if candidate.trace else 0)
@@ -215,7 +215,7 @@ def select_nearest(
     return sorted(nearest.values(), key=lambda candidate: candidate.distance)[:width]
 
 
-def ram_distance(ram: np.ndarray, reference_ram: np.ndarray, byte_limits: np.ndarray) -> int:
-    """The sum of the differences of all bytes modulo 256, each up to its limit."""
-    difference = (ram.astype(np.int16) - reference_ram) & 255
-    return int(np.minimum(np.minimum(difference, 256 - difference), byte_limits).sum())
+def ram_distances(ram: np.ndarray, other_ram: np.ndarray, byte_limits: np.ndarray) -> np.ndarray:
+    """The sum of the differences of all bytes modulo 256, each up to its limit; of [..., 128]."""
+    difference = (ram.astype(np.int16) - other_ram) & 255
+    return np.minimum(np.minimum(difference, 256 - difference), byte_limits).sum(-1)

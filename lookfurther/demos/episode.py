@@ -77,6 +77,7 @@ class Episode:
     seed: int | None = None  # of the reset, if known
     input_log: InputLog | None = None  # only of Atari games
     audit: Audit | None = None
+    first_imitated_step: int = 0  # earlier steps are an agent's own and are not imitated
 
     @classmethod
     def from_arrays(
@@ -135,6 +136,7 @@ def check_episodes(episodes: Sequence[Episode], spec: Spec, source: str) -> None
         low, high = (reduce(episode.planes, initial=0) for reduce in (np.min, np.max))
         faults = {
             "no steps": steps == 0,
+            "no imitated step": steps > 0 and not 0 <= episode.first_imitated_step < steps,
             f"planes {episode.planes.shape[1:]}, but {spec.env} shows {spec.plane}": (
                 episode.planes.shape[1:] != spec.plane
             ),

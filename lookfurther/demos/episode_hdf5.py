@@ -145,6 +145,7 @@ def _arrays_to_episode(arrays: dict[str, np.ndarray], metadata: EpisodeMetadata)
         seed=metadata.seed,
         input_log=_read_input_log(arrays, metadata),
         audit=metadata.audit,
+        first_imitated_step=metadata.first_imitated_step,
     )
     if (episode.score, episode.terminal) != (metadata.score, metadata.terminal):
         raise ValueError(

@@ -40,6 +40,9 @@ def limit_imitation(
     """The chunk of these episodes, with the mark of L_IM on the imitated steps only."""
     select = IMITATED_STEPS[imitated_steps]
     imitated = np.concatenate([np.append(select(e, frame_stack), True) for e in episodes])
+    begins = np.cumsum([0, *(len(e) + 1 for e in episodes)])
+    for begin, episode in zip(begins.tolist(), episodes, strict=False):
+        imitated[begin : begin + episode.first_imitated_step] = False
     mark = np.array(chunk.mark)
     mark[: len(imitated)][~imitated] &= ~np.uint8(BEST)
     return chunk._replace(mark=mark)

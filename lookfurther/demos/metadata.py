@@ -59,6 +59,7 @@ class EpisodeMetadata(NamedTuple):
     reel: InputLogMetadata | None  # the input log
     audit: Audit | None
     digests: dict[str, str]  # SHA-256 of each array
+    first_imitated_step: int = 0
 
     @property
     def is_verified(self) -> bool:
@@ -126,6 +127,7 @@ def describe_episode(episode: Episode, digests: dict[str, str]) -> EpisodeMetada
         reel=log_metadata,
         audit=episode.audit,
         digests=digests,
+        first_imitated_step=episode.first_imitated_step,
     )
 
 

@@ -14,10 +14,13 @@ from lookfurther.errors import DemonstrationError
 def episode_from_start(episode: Episode, noop_frames: int, action_repeat: int) -> Episode | None:
     """The rest of an Atari episode after no-op frames from power-on; None if it has another start.
 
-    An agent can play it if nobody wrote RAM and every later step holds one action.
+    An agent can play it if nobody wrote RAM and every later step holds one action. A game that
+    begins with an agent's own steps is not such a demonstration.
     """
     log = episode.input_log
     if log is None or len(log.ram_writes) or log.frame_actions[:noop_frames].any():
+        return None
+    if episode.first_imitated_step:
         return None
     if (noop_frames - log.phase) % action_repeat:
         return None
@@ -40,6 +43,7 @@ def cut_episode(episode: Episode, begin: int, end: int) -> Episode:
         seed=None,
         input_log=None,
         audit=None,
+        first_imitated_step=max(0, episode.first_imitated_step - begin),
     )
 
 

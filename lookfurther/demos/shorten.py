@@ -19,8 +19,7 @@ from lookfurther.demos.alignment_search import ProgressCallback
 from lookfurther.demos.delayed_log import NOOP, find_true_runs
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import block_majority, frames_by_step
-from lookfurther.envs.emulator import load_game, make_ale
-from lookfurther.envs.factory import find_game
+from lookfurther.demos.step_emulator import StepEmulator
 from lookfurther.errors import DemonstrationError
 
 if TYPE_CHECKING:
@@ -51,47 +50,14 @@ class ShortenedGame(NamedTuple):
     is_original: bool  # all waits are as long as they were
 
 
-class WaitSearch:
-    """Plays steps of an emulator from saved states."""
-
-    def __init__(self, input_log: InputLog, env: str, action_repeat: int) -> None:
-        self.action_repeat = action_repeat
-        self.ale = make_ale(seed=input_log.seed)
-        load_game(self.ale, find_game(env), input_log.variant)
-
-    def play_step(self, action: int) -> float:
-        """Hold an action for a step; returns the reward."""
-        return float(sum(self.ale.act(action) for _ in range(self.action_repeat)))
-
-    def play_from(self, state: ALEState, actions: Sequence[int]) -> float:
-        """Play steps after a state; returns their rewards."""
-        self.ale.restoreState(state)
-        return sum(self.play_step(action) for action in actions)
-
-    def record_game(self, action_ids: np.ndarray, phase: int) -> AlignedGame:
-        """Play a whole game and record it."""
-        active = int(np.argmax(action_ids != NOOP))
-        ram, rewards, first_state = [], np.zeros(len(action_ids)), self.ale.cloneState()
-        for step, action in enumerate(action_ids.tolist()):
-            if step == active:
-                first_state = self.ale.cloneState()
-            ram.append(self.ale.getRAM())
-            if step == 0 and phase:
-                rewards[0] = sum(self.ale.act(action) for _ in range(phase))
-            else:
-                rewards[step] = self.play_step(action)
-        ram.append(self.ale.getRAM())
-        return AlignedGame(action_ids, rewards, np.array(ram), first_state, active)
-
-
 def shorten_episode(
     episode: Episode, env: str, action_repeat: int, on_progress: ProgressCallback | None = None
 ) -> Episode:
     """The episode with shorter waits, verified by replay, or the episode itself."""
-    input_log, action_ids = _require_aligned(episode, action_repeat)
-    search = WaitSearch(input_log, env, action_repeat)
-    game = search.record_game(action_ids, input_log.phase)
-    actions = find_shortest(search, game, on_progress)
+    input_log, action_ids = require_aligned(episode, action_repeat)
+    emulator = StepEmulator(input_log, env, action_repeat)
+    game = record_game(emulator, action_ids, input_log.phase)
+    actions = find_shortest(emulator, game, on_progress)
     lengths = np.full(len(actions), action_repeat)
     lengths[0] = input_log.phase or action_repeat
     frames = np.repeat(np.array(actions, np.uint8), lengths)
@@ -101,8 +67,25 @@ def shorten_episode(
     return shortened if is_better else episode
 
 
+def record_game(emulator: StepEmulator, action_ids: np.ndarray, phase: int) -> AlignedGame:
+    """Play a whole game from power-on and record it."""
+    active = int(np.argmax(action_ids != NOOP))
+    ale = emulator.ale
+    ram, rewards, first_state = [], np.zeros(len(action_ids)), ale.cloneState()
+    for step, action in enumerate(action_ids.tolist()):
+        if step == active:
+            first_state = ale.cloneState()
+        ram.append(ale.getRAM())
+        if step == 0 and phase:
+            rewards[0] = sum(ale.act(action) for _ in range(phase))
+        else:
+            rewards[step] = emulator.play_step(action)
+    ram.append(ale.getRAM())
+    return AlignedGame(action_ids, rewards, np.array(ram), first_state, active)
+
+
 def find_shortest(
-    search: WaitSearch, game: AlignedGame, on_progress: ProgressCallback | None = None
+    emulator: StepEmulator, game: AlignedGame, on_progress: ProgressCallback | None = None
 ) -> tuple[int, ...]:
     """The actions of the shortest game that reaches the original's places."""
     player = find_player_bytes(game)
@@ -110,17 +93,17 @@ def find_shortest(
     steps = len(game.action_ids)
     begins = [begin for begin, _ in waits] + [steps]
     lead = game.action_ids[: begins[0]].tolist()
-    search.play_from(game.first_state, lead[game.first_step :])
-    games = [ShortenedGame(search.ale.cloneState(), tuple(lead), is_original=True)]
+    emulator.play_from(game.first_state, lead[game.first_step :])
+    games = [ShortenedGame(emulator.ale.cloneState(), tuple(lead), is_original=True)]
     for (begin, wait_end), end in zip(waits, begins[1:], strict=True):
-        games = pass_wait(search, game, player, games, (begin, wait_end, end))
+        games = pass_wait(emulator, game, player, games, (begin, wait_end, end))
         if on_progress:
             on_progress(end, steps)
     return min((shortened.actions for shortened in games), key=len)
 
 
 def pass_wait(
-    search: WaitSearch,
+    emulator: StepEmulator,
     game: AlignedGame,
     player: np.ndarray,
     games: Sequence[ShortenedGame],
@@ -137,14 +120,14 @@ def pass_wait(
     passed: dict[int, ShortenedGame] = {}
     tried: set[tuple[int, bytes]] = set()
     for shortened in games:
-        for state, ram, waited in play_waits(search, game, shortened, (begin, wait_end)):
+        for state, ram, waited in play_waits(emulator, game, shortened, (begin, wait_end)):
             is_original = shortened.is_original and len(waited) == wait_end
             if is_original or not (
                 len(waited) + len(after) in passed or (len(waited), ram) in tried
             ):
-                gained = search.play_from(state, after)
-                if gained == reward and np.array_equal(search.ale.getRAM()[player], place):
-                    new = ShortenedGame(search.ale.cloneState(), (*waited, *after), is_original)
+                gained = emulator.play_from(state, after)
+                if gained == reward and np.array_equal(emulator.ale.getRAM()[player], place):
+                    new = ShortenedGame(emulator.ale.cloneState(), (*waited, *after), is_original)
                     passed[len(new.actions)] = new
             tried.add((len(waited), ram))
     ordered = sorted(passed.values(), key=lambda new: len(new.actions))
@@ -153,18 +136,18 @@ def pass_wait(
 
 
 def play_waits(
-    search: WaitSearch, game: AlignedGame, shortened: ShortenedGame, wait: tuple[int, int]
+    emulator: StepEmulator, game: AlignedGame, shortened: ShortenedGame, wait: tuple[int, int]
 ) -> Iterator[tuple[ALEState, bytes, tuple[int, ...]]]:
     """State, RAM and all actions of a game after 0, 1, ... steps of a wait."""
     begin, wait_end = wait
     state, actions = shortened.state, shortened.actions
     extra = min(begin - len(actions), EXTRA_WAIT)
-    search.ale.restoreState(state)
-    yield state, search.ale.getRAM().tobytes(), actions
+    emulator.ale.restoreState(state)
+    yield state, emulator.ale.getRAM().tobytes(), actions
     for action in [*game.action_ids[begin:wait_end].tolist(), *[NOOP] * extra]:
-        search.play_from(state, [action])
-        state, actions = search.ale.cloneState(), (*actions, action)
-        yield state, search.ale.getRAM().tobytes(), actions
+        emulator.play_from(state, [action])
+        state, actions = emulator.ale.cloneState(), (*actions, action)
+        yield state, emulator.ale.getRAM().tobytes(), actions
 
 
 def find_player_bytes(game: AlignedGame) -> np.ndarray:
@@ -196,11 +179,11 @@ def find_waits(places: np.ndarray, first_step: int) -> list[tuple[int, int]]:
     return find_true_runs(is_same, MIN_WAIT)
 
 
-def _require_aligned(episode: Episode, action_repeat: int) -> tuple[InputLog, np.ndarray]:
+def require_aligned(episode: Episode, action_repeat: int) -> tuple[InputLog, np.ndarray]:
     """The input log of an episode that an agent can play, and the action id of each step [T]."""
     log = episode.input_log
     if log is None or len(log.ram_writes):
-        raise DemonstrationError("only aligned Atari episodes can be shortened: use demos align")
+        raise DemonstrationError("only aligned Atari episodes can be searched: use demos align")
     rows = frames_by_step(log.frame_actions, action_repeat, log.phase)
     action_ids, ambiguous = block_majority(rows)
     if ambiguous:

@@ -27,6 +27,11 @@ COMMANDS = CommandGroup(
         "shorten": Command(
             "NAME --name NEW", "shorten the waits of aligned play", "shorten:shorten_set"
         ),
+        "recover": Command(
+            "RUN --demos SET --name NEW",
+            "search ways from an agent's stuck places back to a demonstration",
+            "recover:recover_agent",
+        ),
         "import": Command(
             "FILE ... --name NAME", "import recordings of other tools", "transfer:import_files"
         ),
