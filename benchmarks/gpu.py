@@ -159,7 +159,7 @@ def _replayed_differences(replay: PrioritizedReplay, config: Config) -> Iterator
     """The slots that new emulators do not reproduce."""
     first, groups = 0, Hardware.resolve(config).lane_groups
     build_group = partial(build_envs, config.env, config)
-    for envs in build_training_envs(build_group, config.actor.lanes, groups):
+    for envs in build_training_envs(build_group, config.actor, groups):
         lanes = range(first, first := first + envs.lanes)
         with closing(envs):
             yield from _lane_differences(replay, lanes, envs)

@@ -70,11 +70,11 @@ class ActorConfig:
     weight_sync_period: int = 10
     """steps of a lane between copies of the learner's weights"""
     jump_start_share: float = 0.0
-    """share of Atari lanes that begin each episode with a random part of a demonstration"""
+    """share of Atari lanes that begin each episode at a random step of a demonstration"""
     jump_start_length: int = 600
-    """steps of the agent after that part, then the episode is truncated"""
+    """steps of the agent from there on, then the episode is truncated"""
     jump_start_range: Literal["all", "reached"] = "all"
-    """steps from which the end of that part is drawn: all, or those near what other lanes reach"""
+    """steps from which that one is drawn: all, or those near what other lanes reach"""
     max_demo_lengths: float = 0.0
     """truncate episodes at this many times the length of the longest demonstration; 0: never"""
     max_reward_gap: float = 0.0

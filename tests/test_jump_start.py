@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lookfurther.actor import Actor
 from lookfurther.config import Config, EnvConfig, replace
@@ -15,14 +18,18 @@ from lookfurther.demos import storage
 from lookfurther.demos.align import verified_episode
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.envs import get_spec, make_envs
-from lookfurther.envs.atari import AtariEnvs
+from lookfurther.envs.demo_starts import (
+    SAVE_PERIOD,
+    STACK_STEPS,
+    DemoStart,
+    decode_start,
+)
+from lookfurther.envs.emulator import Emulator
 from lookfurther.errors import ConfigError
 from lookfurther.master_weights import MasterWeights
 from lookfurther.networks.dueling import make_network_builder
 from lookfurther.presets import preset
-from lookfurther.training.actors import ActorPool
-from lookfurther.training.build import build_jump_starts
-from lookfurther.training.episode_limits import EpisodeLimits
+from lookfurther.training.build import build_jump_start_group, build_limits
 from lookfurther.training.jump_start import (
     JumpStartGroup,
     JumpStarts,
@@ -66,33 +73,61 @@ def test_share_of_lanes_is_rounded_down_and_never_all(lanes: int, share: float) 
     assert jump_start_lanes(lanes, share).sum() == int(lanes * share + 1e-9) < lanes
 
 
+def start_lanes(jumps: JumpStarts, start: DemoStart | None = None) -> np.ndarray:
+    """End the episodes of all lanes and begin new ones, in jumping lanes at `start` if given."""
+    m = len(jumps.is_jumping)
+    jumps.add_step(make_step(m, truncated=np.ones(m, bool)))
+    if start is not None:
+        jumps.starts = [start if jumps.is_jumping[i] else jumps.starts[i] for i in range(m)]
+    return jumps.add_step(make_step(m, first=np.ones(m, bool)))
+
+
 def test_gain_is_counted_after_the_handover_only() -> None:
-    """Six demonstrated steps with rewards 0 ... 5; the agent takes over and acts for two steps."""
-    demo = make_demo(np.arange(10, 16), np.arange(6.0))
-    jumps = JumpStarts({0: demo}, np.array([True, False]), 2, np.random.default_rng(0))
-    no_frames, first = np.zeros(2, int), make_step(2, first=np.ones(2, bool))
-    lengths = jumps.add_step(first, no_frames)
-    handover = int(jumps.handovers[0])
-    assert lengths.tolist() == [handover + 2, 0]
-    for i in range(handover):
-        assert jumps.forced_actions().tolist() == [10 + i, -1]
-        jumps.add_step(make_step(2, reward=np.full(2, 100.0)), no_frames)
+    """40 demonstrated steps with rewards 0 ... 39; the agent takes over at step 20, for 2 steps."""
+    demo = make_demo(np.arange(10, 50), np.arange(40.0))
+    jumps = JumpStarts([demo], np.array([True, False]), 2, np.random.default_rng(0))
+    start = DemoStart(0, 20)
+    assert start.saved_step == 16
+    assert start_lanes(jumps, start).tolist() == [4 + 2, 0]
+    jumps.recent_gains.clear()
+    for i in range(4):
+        assert jumps.forced_actions().tolist() == [26 + i, -1]
+        assert jumps.is_agent_acting.tolist() == [False, True]
+        jumps.add_step(make_step(2, reward=np.full(2, 100.0)))
     assert jumps.mean_gains() == {}
     assert jumps.forced_actions().tolist() == [-1, -1]
-    jumps.add_step(make_step(2, reward=np.array([7.0, 7.0])), no_frames)
-    jumps.add_step(make_step(2, reward=np.array([4.0, 4.0]), truncated=np.ones(2, bool)), no_frames)
-    expected = sum(range(6)[handover : handover + 2])
-    assert jumps.mean_gains() == {"jump_start_gain": 11.0, "jump_start_demo_gain": expected}
+    jumps.add_step(make_step(2, reward=np.array([7.0, 7.0])))
+    jumps.add_step(make_step(2, reward=np.array([4.0, 4.0]), truncated=np.ones(2, bool)))
+    assert jumps.mean_gains() == {"jump_start_gain": 11.0, "jump_start_demo_gain": 20.0 + 21.0}
 
 
-def test_handovers_cover_the_demonstration_uniformly() -> None:
-    """Chi-square of 4,000 draws over 8 steps, 7 degrees, 0.999."""
-    demo = make_demo(np.zeros(8, np.int64), np.zeros(8))
-    jumps = JumpStarts({0: demo}, np.ones(4000, bool), 2, np.random.default_rng(0))
-    jumps.add_step(make_step(4000, first=np.ones(4000, bool)), np.zeros(4000, int))
-    counts = np.bincount(jumps.handovers, minlength=8)
+def test_handovers_cover_the_demonstrations_uniformly() -> None:
+    """Chi-square of 4,000 draws over 2 demonstrations of 4 steps, 7 degrees, 0.999."""
+    demo = make_demo(np.zeros(4, np.int64), np.zeros(4))
+    jumps = JumpStarts([demo, demo], np.ones(4000, bool), 2, np.random.default_rng(0))
+    start_lanes(jumps)
+    counts = np.bincount([start.encode(2) for start in jumps.starts], minlength=8)
     assert len(counts) == 8
     assert ((counts - 500) ** 2 / 500).sum() < 24.3
+
+
+def test_episode_after_a_fault_begins_at_step_0() -> None:
+    """A lane that is rebuilt does not know the start that was drawn."""
+    demo = make_demo(np.zeros(40, np.int64), np.zeros(40))
+    jumps = JumpStarts([demo], np.ones(1, bool), 2, np.random.default_rng(0))
+    start_lanes(jumps, DemoStart(0, 20))
+    jumps.add_step(make_step(1, first=np.ones(1, bool), dropped=np.ones(1, bool)))
+    assert jumps.starts == [DemoStart(0, 0)]
+    assert jumps.forced_actions().tolist() == [-1]
+
+
+@given(handover=st.integers(0, 20_000), path=st.integers(0, 3))
+def test_start_is_decoded_and_leaves_steps_for_the_stack(handover: int, path: int) -> None:
+    start = DemoStart(path, handover)
+    assert decode_start(start.encode(4), 4) == start
+    shown = handover - start.saved_step
+    assert start.saved_step % SAVE_PERIOD == 0
+    assert min(handover, STACK_STEPS) <= shown < SAVE_PERIOD + STACK_STEPS
 
 
 @pytest.mark.parametrize(
@@ -118,22 +153,21 @@ def test_limited_handovers_follow_the_other_lanes() -> None:
     """
     demo = make_demo(np.zeros(100, np.int64), np.tile([0.0] * 9 + [1.0], 10))
     is_jumping = np.arange(2001) > 0
-    jumps = JumpStarts({0: demo}, is_jumping, 3, np.random.default_rng(0), is_limited=True)
-    no_frames, restarts = np.zeros(2001, int), make_step(2001, first=is_jumping)
+    jumps = JumpStarts([demo], is_jumping, 3, np.random.default_rng(0), is_limited=True)
 
     def highest_handover() -> int:
-        jumps.add_step(restarts, no_frames)
-        return int(jumps.handovers.max())
+        jumps.add_step(make_step(2001, truncated=is_jumping))
+        jumps.add_step(make_step(2001, first=is_jumping))
+        return max(start.handover for start in jumps.starts)
 
-    jumps.add_step(make_step(2001, first=np.ones(2001, bool)), no_frames)
-    assert jumps.handovers.max() == 10 + 3
+    assert highest_handover() == 10 + 3
     reward = np.where(is_jumping, 100.0, 1.0)  # rewards of jumping lanes do not count
-    jumps.add_step(make_step(2001, reward=reward), no_frames)
+    jumps.add_step(make_step(2001, reward=reward))
     assert highest_handover() == 20 + 3
-    jumps.add_step(make_step(2001, reward=reward, terminal=~is_jumping), no_frames)
-    jumps.add_step(make_step(2001, first=~is_jumping), no_frames)
+    jumps.add_step(make_step(2001, reward=reward, terminal=~is_jumping))
+    jumps.add_step(make_step(2001, first=~is_jumping))
     assert highest_handover() == 30 + 3
-    jumps.add_step(make_step(2001, reward=np.where(is_jumping, 0.0, 50.0)), no_frames)
+    jumps.add_step(make_step(2001, reward=np.where(is_jumping, 0.0, 50.0)))
     assert highest_handover() == len(demo) - 1
 
 
@@ -161,46 +195,50 @@ def phase_episodes(steps: int, env: str = "ALE/Pong-v5") -> list[Episode]:
     return episodes
 
 
-def test_jumping_lanes_show_the_demonstration_and_others_do_not() -> None:
-    """Observations and stored actions are the demonstration's until the handover."""
-    pytest.importorskip("ale_py")
-    config, episodes = jump_config(), phase_episodes(20)
-    jumps = build_jump_starts(config, episodes, range(LANES))
-    starts = set()
-    with closing(make_envs(config.env, config.environment, LANES, 3, 1)) as envs:
-        assert isinstance(envs, AtariEnvs)
+@contextmanager
+def open_group(config: Config, episodes: list[Episode]) -> Iterator[JumpStartGroup]:
+    """A group with the lanes of a configuration, acting at random."""
+    settings = config.actor
+    others = int((~jump_start_lanes(LANES, settings.jump_start_share)).sum())
+    with closing(make_envs(config.env, config.environment, others, 3, 1)) as envs:
         weights = MasterWeights(make_network_builder(config.network)(envs.spec), torch.float32)
         actor = Actor(weights, envs.spec, config, range(LANES))
-        limits = EpisodeLimits(np.zeros(LANES, np.int64))
-        group = JumpStartGroup(envs, actor, limits, jumps)
-        pool = ActorPool([group], weights)
+        limits = build_limits(config, range(LANES), episodes)
+        group = build_jump_start_group(config, envs, actor, limits, episodes)
+        with closing(group.envs):
+            yield group
+
+
+def test_jumping_lanes_show_the_demonstration_and_others_do_not() -> None:
+    """Observations, rewards and actions are the demonstration's until the handover.
+
+    After the handover the episode has `LENGTH` steps.
+    """
+    pytest.importorskip("ale_py")
+    config, episodes = jump_config(), phase_episodes(60)
+    paths, compared = set(), 0
+    with open_group(config, episodes) as group:
+        jumps = group.jumps
         for _ in range(150):
-            noop_frames = envs.episode_frames.copy()
-            for i in np.flatnonzero(group.last_step.first & jumps.is_jumping):
-                starts.add(int(noop_frames[i]))
-                assert jumps.demos[i] is not None
-            forced, elapsed = jumps.forced_actions(), jumps.elapsed.copy()
-            before = [jumps.demos[i] for i in range(LANES)]
+            forced, elapsed, starts = jumps.forced_actions(), jumps.elapsed.copy(), [*jumps.starts]
             group.start_step()
-            chunk = group.collect_chunk()
-            pool.episode_stats.add_step(group.last_step, range(LANES))
-            played = np.asarray(chunk.action)[0]
+            played = np.asarray(group.collect_chunk().action)[0]
+            step = group.last_step
             assert (played == forced)[forced >= 0].all()
             for i in np.flatnonzero(forced >= 0):
-                demo = before[i]
-                assert demo is not None
-                shown = next(e for e in episodes if np.shares_memory(e.actions, demo.actions))
-                at = len(shown.actions) - len(demo.actions) + int(elapsed[i]) + 1
-                assert np.array_equal(group.last_step.observation[i, -1], shown.planes[at, 0])
-                assert group.last_step.reward[i] == shown.rewards[at - 1]
-            limit = jumps.handovers + LENGTH
-            due = jumps.is_jumping & (jumps.elapsed == limit)
-            assert np.array_equal(group.last_step.truncated, due)
-    assert (~jumps.is_jumping).any()
-    assert len(starts) > 4  # several no-op starts were seen
-    assert pool.episode_stats.episode_count == 0  # lanes that jump are not counted
-    assert np.array_equal(pool.low_epsilon_lanes(), [0])
-    assert "jump_start_gain" in pool.collect_metrics()
+                demo = jumps.demos[starts[i].path]
+                at = starts[i].saved_step + int(elapsed[i])
+                planes = demo.planes[max(0, at - min(2, elapsed[i])) : at + 2, 0]
+                assert np.array_equal(step.observation[i, -len(planes) :], planes)
+                assert step.reward[i] == demo.rewards[at]
+                paths.add(starts[i].path)
+                compared += 1
+            due = jumps.is_jumping & (jumps.elapsed == jumps.shown_steps + LENGTH)
+            assert np.array_equal(step.truncated, due)
+        assert group.is_counted.tolist() == [True, False, True, False]
+        assert "jump_start_gain" in group.collect_metrics()
+    assert compared > 100
+    assert paths == {0, 1, 2, 3}
 
 
 def test_lost_lives_of_the_demonstration_do_not_end_an_episode() -> None:
@@ -210,28 +248,40 @@ def test_lost_lives_of_the_demonstration_do_not_end_an_episode() -> None:
         env="ALE/Breakout-v5",
         actor__jump_start_share=0.75,
         actor__jump_start_length=100,
+        actor__end_on_life_loss=True,
         actor__epsilon_schedule="constant",
         actor__epsilon_end=1.0,
     )
-    jumps = build_jump_starts(config, phase_episodes(120, config.env), range(LANES))
-    forced_losses = agent_losses = 0
-    with closing(make_envs(config.env, config.environment, LANES, 3, 1)) as envs:
-        assert isinstance(envs, AtariEnvs)
-        weights = MasterWeights(make_network_builder(config.network)(envs.spec), torch.float32)
-        actor = Actor(weights, envs.spec, config, range(LANES))
-        limits = EpisodeLimits(np.zeros(LANES, np.int64), ends_on_life_loss=True)
-        group = JumpStartGroup(envs, actor, limits, jumps)
+    episodes = phase_episodes(120, config.env)
+    shown_losses = agent_losses = 0
+    with open_group(config, episodes) as group:
+        jumps = group.jumps
+        losses = [life_losses(config.env, path, demo) for path, demo in enumerate(jumps.demos)]
         for _ in range(400):
-            lives, is_forced = envs.lives, ~jumps.is_agent_acting
+            is_shown, starts = ~jumps.is_agent_acting, [*jumps.starts]
+            elapsed = jumps.elapsed.copy()
             group.start_step()
             group.collect_chunk()
             step = group.last_step
-            is_lost = (envs.lives < lives) & ~step.first
-            assert np.array_equal(step.terminal, is_lost & (~is_forced | (envs.lives == 0)))
-            forced_losses += int((is_lost & is_forced).sum())
-            agent_losses += int((is_lost & ~is_forced).sum())
-    assert forced_losses > 2
+            assert not (step.terminal & is_shown).any()
+            agent_losses += int((step.terminal & jumps.is_jumping).sum())
+            for i in np.flatnonzero(is_shown):
+                at = starts[i].saved_step + int(elapsed[i])
+                shown_losses += at in losses[starts[i].path]
+    assert shown_losses > 2
     assert agent_losses > 2
+
+
+def life_losses(env: str, noop_frames: int, demo: Episode) -> set[int]:
+    """The steps of a demonstration that lose a life."""
+    emulator = Emulator(env, phase=noop_frames)
+    for _ in range(noop_frames):
+        emulator.step_frame(0)
+    lives = [emulator.lives]
+    for action in demo.actions.tolist():
+        emulator.step(action)
+        lives.append(emulator.lives)
+    return set(np.flatnonzero(np.diff(lives) < 0).tolist())
 
 
 def test_run_with_jump_starts_trains_and_resumes(

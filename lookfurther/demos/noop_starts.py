@@ -63,6 +63,12 @@ def find_noop_starts(env_config: EnvConfig, episodes: Sequence[Episode]) -> dict
     return starts
 
 
+def find_shortest_starts(env_config: EnvConfig, episodes: Sequence[Episode]) -> dict[int, Episode]:
+    """The no-op starts that are not the continuation of another one: at most one per phase."""
+    noop_max = min(env_config.noop_max, env_config.action_repeat - 1)
+    return find_noop_starts(replace(env_config, noop_max=noop_max), episodes)
+
+
 def first_steps(starts: Mapping[int, Episode], steps: int) -> Iterable[Episode]:
     """The first steps of each start, as truncated episodes.
 

@@ -135,6 +135,10 @@ class EnvFactory:
             env = load_wrapper(wrapper)(env)
         return env
 
+    def reset_arguments(self, action: int) -> dict[str, Any]:
+        """Arguments of a reset after the end of an episode; `action` is otherwise ignored."""
+        return {}
+
     def make_spec(self, env: gymnasium.Env) -> Spec:
         """The Spec of `env` after our adaptation; a ConfigError if we cannot adapt it."""
         name, actions, box = self.env_name(env), env.action_space, env.observation_space

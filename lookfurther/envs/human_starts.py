@@ -76,10 +76,12 @@ def make_human_start_envs(
     return SubprocEnvs(EnvFactory(build, env_config), lanes, seed)
 
 
-def check_restorable(env: str, action_repeat: int) -> None:
+def check_restorable(
+    env: str, action_repeat: int, fix: str = "evaluate it from no-op starts"
+) -> None:
     """Refuse a game whose saved states only the emulator that saved them can restore.
 
-    With ale-py 0.12 these are Q*bert and Tetris.
+    With ale-py 0.12 these are Q*bert and Tetris. The message ends with what to do instead.
     """
     original, restored = Emulator(env, action_repeat), Emulator(env, action_repeat)
     random = np.random.default_rng(0)
@@ -91,6 +93,4 @@ def check_restorable(env: str, action_repeat: int) -> None:
         expected_plane, *expected = original.step(action)
         plane, *outcome = restored.step(action)
         if outcome != expected or not np.array_equal(plane, expected_plane):
-            raise EnvironmentFault(
-                f"{env} cannot restore a state of another emulator: evaluate it from no-op starts"
-            )
+            raise EnvironmentFault(f"{env} cannot restore a state of another emulator: {fix}")

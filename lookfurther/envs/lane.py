@@ -67,7 +67,9 @@ class Lane:
             raise EnvironmentFault(f"{env} cannot be drawn: it has no render mode rgb_array")
         return image
 
-    def begin_episode(self, dropped: bool = False, seed: int | None = None) -> LaneResult:
+    def begin_episode(
+        self, dropped: bool = False, seed: int | None = None, action: int = 0
+    ) -> LaneResult:
         """Begin the next episode. Its default seed depends only on run seed, lane and episode."""
         while True:
             self.episode += 1
@@ -75,7 +77,8 @@ class Lane:
             try:
                 sequence = np.random.SeedSequence((self._seed, self._index, self.episode))
                 episode_seed = int(sequence.generate_state(1)[0]) if seed is None else seed
-                observation, _ = self.ensure_env().reset(seed=episode_seed)
+                arguments = self._factory.reset_arguments(action)
+                observation, _ = self.ensure_env().reset(seed=episode_seed, **arguments)
                 plane = self._to_plane(observation)
             except Exception as error:
                 self._handle_failure(error)
@@ -86,7 +89,7 @@ class Lane:
     def step(self, action: int) -> LaneResult:
         """Step the environment; after the end of an episode, begin the next one instead."""
         if self.is_over:
-            return self.begin_episode()
+            return self.begin_episode(action=action)
         self.actions.append(action)
         try:
             result = self.ensure_env().step(action + self._first_action)

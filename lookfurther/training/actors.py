@@ -82,7 +82,7 @@ class ActorGroup:
         actions = self.pinned_actions if self.is_cuda else self.actor.open_slot["action"]
         self.is_stepping = True
         with self.env_calls:
-            self.envs.send(actions.numpy())
+            self.envs.send(self._adapt_actions(actions.numpy()))
 
     def collect_chunk(self) -> Chunk:
         """Wait for the environments and return the slot that is now complete."""
@@ -116,6 +116,10 @@ class ActorGroup:
             state = self.envs.state()
         self.is_stepping = False
         return state
+
+    def _adapt_actions(self, actions: np.ndarray) -> np.ndarray:
+        """The actions [m] as the environments need them."""
+        return actions
 
     def _apply_limits(self, step: Step) -> Step:
         """The step after ending the episodes that are due."""

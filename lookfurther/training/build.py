@@ -14,12 +14,15 @@ import torch
 from torch import nn
 
 from lookfurther.actor import Actor
-from lookfurther.config import Config
+from lookfurther.config import ActorConfig, Config
 from lookfurther.demos.episode import Episode, best_episode_index, episodes_to_chunk
 from lookfurther.demos.imitation import limit_imitation
-from lookfurther.demos.noop_starts import find_noop_starts, first_steps
+from lookfurther.demos.noop_starts import find_noop_starts, find_shortest_starts, first_steps
 from lookfurther.envs import Envs, make_envs
-from lookfurther.envs.atari import AtariEnvs
+from lookfurther.envs.demo_starts import DemoPath, make_demo_start_envs
+from lookfurther.envs.emulator import Emulator
+from lookfurther.envs.naming import is_atari
+from lookfurther.envs.split import SplitEnvs
 from lookfurther.errors import ConfigError
 from lookfurther.learner import Learner
 from lookfurther.master_weights import MasterWeights
@@ -82,11 +85,12 @@ def build_envs(
 
 
 def build_training_envs(
-    build_group: Callable[[int, int], Envs], lanes: int, groups: int
+    build_group: Callable[[int, int], Envs], settings: ActorConfig, groups: int
 ) -> list[Envs]:
-    """The environments to train on, in groups of lanes that take turns."""
+    """The environments to train on, without jump starts, in groups of lanes that take turns."""
     streams = RANDOM_STREAMS["train"][:groups]
-    return [build_group(lanes // len(streams), stream) for stream in streams]
+    is_jumping = jump_start_lanes(settings.lanes // len(streams), settings.jump_start_share)
+    return [build_group(int((~is_jumping).sum()), stream) for stream in streams]
 
 
 def build_learner(config: Config, network: nn.Module, hardware: Hardware) -> Learner:
@@ -108,12 +112,11 @@ def build_actor_pool(
     """The actors, in groups of lanes that share one copy of the weights."""
     network, precision = copy.deepcopy(learner.online_network), learner.online_weights.precision
     weights = MasterWeights(network, precision, learner.objective.passes.actor_q_function)
-    groups, first = [], 0
-    for group_envs in envs:
-        lanes = range(first, first + group_envs.lanes)
+    groups, group_lanes = [], config.actor.lanes // len(envs)
+    for i, group_envs in enumerate(envs):
+        lanes = range(i * group_lanes, (i + 1) * group_lanes)
         actor = Actor(weights, group_envs.spec, config, lanes)
         groups.append(_build_group(config, group_envs, actor, episodes))
-        first = lanes.stop
     return ActorPool(groups, weights)
 
 
@@ -123,10 +126,7 @@ def _build_group(
     limits = build_limits(config, actor.lanes, episodes)
     if not config.actor.jump_start_share:
         return ActorGroup(envs, actor, limits)
-    if not isinstance(envs, AtariEnvs):
-        raise ConfigError(f"actor.jump_start_share is for Atari games only, not {config.env}")
-    jumps = build_jump_starts(config, episodes, actor.lanes)
-    return JumpStartGroup(envs, actor, limits, jumps)
+    return build_jump_start_group(config, envs, actor, limits, episodes)
 
 
 def build_limits(config: Config, lanes: range, episodes: Sequence[Episode] = ()) -> EpisodeLimits:
@@ -145,17 +145,43 @@ def build_limits(config: Config, lanes: range, episodes: Sequence[Episode] = ())
     )
 
 
-def build_jump_starts(config: Config, episodes: Sequence[Episode], lanes: range) -> JumpStarts:
-    """The jump starts of a group of lanes."""
-    rng = np.random.default_rng((config.run.seed, RANDOM_STREAMS["jump_start"], lanes.start))
-    is_jumping = jump_start_lanes(config.actor.lanes, config.actor.jump_start_share)
-    return JumpStarts(
-        find_noop_starts(config.environment, episodes),
-        is_jumping[lanes.start : lanes.stop],
-        config.actor.jump_start_length,
-        rng,
-        is_limited=config.actor.jump_start_range == "reached",
+def build_jump_start_group(
+    config: Config, envs: Envs, actor: Actor, limits: EpisodeLimits, episodes: Sequence[Episode]
+) -> JumpStartGroup:
+    """A group in which a share of the lanes has jump starts; `envs` are its other lanes."""
+    if not is_atari(envs.spec.env):
+        raise ConfigError(f"actor.jump_start_share is for Atari games only, not {config.env}")
+    settings, lanes = config.actor, len(actor.lanes)
+    is_jumping = jump_start_lanes(lanes, settings.jump_start_share)
+    starts = find_shortest_starts(config.environment, episodes)
+    stream = (config.run.seed, RANDOM_STREAMS["jump_start"], actor.lanes.start)
+    random = np.random.SeedSequence(stream)
+    cores = max(1, count_cores() * lanes // settings.lanes // 2)
+    env_config = replace(config.environment, processes=min(cores, int(is_jumping.sum())))
+    jump_envs = make_demo_start_envs(
+        [make_demo_path(config, noop_frames, demo) for noop_frames, demo in starts.items()],
+        env_config,
+        settings.end_on_life_loss,
+        int(is_jumping.sum()),
+        int(random.generate_state(1)[0]),
     )
+    jumps = JumpStarts(
+        list(starts.values()),
+        is_jumping,
+        settings.jump_start_length,
+        np.random.default_rng(random),
+        is_limited=settings.jump_start_range == "reached",
+    )
+    return JumpStartGroup(SplitEnvs(envs, jump_envs, is_jumping), actor, limits, jumps)
+
+
+def make_demo_path(config: Config, noop_frames: int, demo: Episode) -> DemoPath:
+    """A demonstration that begins after no-op frames, as actions of the emulator."""
+    repeat, actions = config.environment.action_repeat, demo.actions.tolist()
+    if not config.environment.full_actions:
+        minimal = Emulator(config.env, repeat).minimal_actions
+        actions = [minimal[action] for action in actions]
+    return DemoPath(config.env, repeat, noop_frames, tuple(actions))
 
 
 def draw_first_truncations(config: Config, lanes: range) -> np.ndarray:

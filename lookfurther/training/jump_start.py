@@ -8,7 +8,7 @@ the paper and are off by default.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ from torch import Generator, Tensor
 
 from lookfurther.actor import Actor
 from lookfurther.demos.episode import Episode
-from lookfurther.envs.atari import AtariEnvs
+from lookfurther.envs.demo_starts import DemoStart
+from lookfurther.envs.split import SplitEnvs
 from lookfurther.exploration import Exploration
 from lookfurther.system.pinned_memory import copy_array, make_pinned_buffer
 from lookfurther.training.actors import ActorGroup
@@ -33,69 +34,76 @@ def jump_start_lanes(lanes: int, share: float) -> np.ndarray:
 
 
 class JumpStarts:
-    """The part of a demonstration that each lane plays before the agent takes over.
+    """Where along a demonstration each lane begins, and when the agent takes over.
 
-    In the lanes `is_jumping` [m] bool, a new episode draws the step of the handover uniformly from
-    the best demonstration with the same no-op start. The episode is truncated `length` steps after
-    the handover.
+    In the lanes `is_jumping` [m] bool, a new episode draws one of the demonstrations and the step
+    of the handover uniformly. It begins with a saved state shortly before that step, and the lane
+    plays the demonstration up to it. The episode is truncated `length` steps after the handover.
 
     If `is_limited`, the handover is at most `length` steps after the demonstration has more reward
-    than the other lanes: the agent practises near the end of what it can do, and the lanes spend
-    fewer steps on the way there.
+    than the other lanes: the agent practises near the end of what it can do.
     """
 
     def __init__(
         self,
-        noop_starts: Mapping[int, Episode],
+        demos: Sequence[Episode],
         is_jumping: np.ndarray,
         length: int,
         rng: np.random.Generator,
         is_limited: bool = False,
     ) -> None:
-        self.noop_starts, self.is_jumping = noop_starts, is_jumping
+        self.demos, self.is_jumping = demos, is_jumping
         self.length, self.rng, self.is_limited = length, rng, is_limited
         m = len(is_jumping)
         self.returns = np.zeros(m)  # of the episodes in progress
         self.recent_returns: deque[float] = deque(maxlen=RECENT_EPISODES)  # of the other lanes
-        self.demos: list[Episode | None] = [None] * m
+        self.starts = [DemoStart(0, 0)] * m  # of the episodes in progress, or of the next ones
+        self.is_over = np.zeros(m, bool)
         self.elapsed = np.zeros(m, np.int64)  # steps of the episode in progress
-        self.handovers = np.zeros(m, np.int64)  # the step at which the agent takes over
-        self.gains = np.zeros(m)  # rewards since then
+        self.shown_steps = np.zeros(m, np.int64)  # of them, those before the handover
+        self.gains = np.zeros(m)  # rewards after the handover
         self.recent_gains: deque[tuple[float, float]] = deque(maxlen=RECENT_EPISODES)
 
     @property
     def is_agent_acting(self) -> np.ndarray:
         """[m] bool: the lanes that have passed the handover."""
-        return self.elapsed >= self.handovers
+        return self.elapsed >= self.shown_steps
 
     def forced_actions(self) -> np.ndarray:
         """[m] int64: the demonstration's next action; -1 where the agent acts."""
-        forced = np.full(len(self.demos), -1, np.int64)
+        forced = np.full(len(self.is_jumping), -1, np.int64)
         for i in np.flatnonzero(~self.is_agent_acting):
-            demo = self.demos[i]
-            assert demo is not None
-            forced[i] = demo.actions[self.elapsed[i]]
+            start = self.starts[i]
+            forced[i] = self.demos[start.path].actions[start.saved_step + self.elapsed[i]]
         return forced
 
-    def add_step(self, step: Step, noop_frames: np.ndarray) -> np.ndarray:
+    def add_step(self, step: Step) -> np.ndarray:
         """Follow the lanes by one step; returns the lengths of episodes that just began, else 0."""
         self.gains += np.where(self.is_agent_acting, step.reward, 0)
         self.returns += step.reward
         self.elapsed += 1
-        is_over = step.terminal | step.truncated
-        self.recent_returns.extend(self.returns[is_over & ~self.is_jumping])
-        for i in np.flatnonzero(is_over & self.is_jumping).tolist():
-            self._record_gain(i)
-        lengths = np.zeros(len(self.demos), np.int64)
+        lengths = np.zeros(len(self.is_jumping), np.int64)
         for i in np.flatnonzero(step.first).tolist():
-            demo = self.noop_starts.get(int(noop_frames[i])) if self.is_jumping[i] else None
-            self._begin_episode(i, demo)
-            lengths[i] = self.handovers[i] + self.length if demo else 0
+            lengths[i] = self._begin_episode(i)
+        self.is_over = step.terminal | step.truncated
+        self.recent_returns.extend(self.returns[self.is_over & ~self.is_jumping])
+        for i in np.flatnonzero(self.is_over & self.is_jumping).tolist():
+            self._record_gain(i)
+            self.starts[i] = self._draw_start()
         return lengths
 
-    def _begin_episode(self, i: int, demo: Episode | None) -> None:
-        self.elapsed[i], self.gains[i], self.returns[i], self.demos[i] = 0, 0.0, 0.0, demo
-        self.handovers[i] = self.rng.integers(self._last_handover(demo) + 1) if demo else 0
+    def _begin_episode(self, i: int) -> int:
+        """Returns the length of the new episode of lane i; 0 means no limit."""
+        if not self.is_over[i]:  # after a fault, not after an end: the lane begins at step 0
+            self.starts[i] = DemoStart(0, 0)
+        start = self.starts[i]
+        self.elapsed[i], self.gains[i], self.returns[i] = 0, 0.0, 0.0
+        self.shown_steps[i] = start.handover - start.saved_step
+        return int(self.shown_steps[i]) + self.length if self.is_jumping[i] else 0
+
+    def _draw_start(self) -> DemoStart:
+        path = int(self.rng.integers(len(self.demos)))
+        return DemoStart(path, int(self.rng.integers(self._last_handover(self.demos[path]) + 1)))
 
     def _last_handover(self, demo: Episode) -> int:
         last = len(demo) - 1
@@ -106,10 +114,10 @@ class JumpStarts:
 
     def _record_gain(self, i: int) -> None:
         """Store the agent's gain and the demonstration's in the same number of steps."""
-        demo, handover = self.demos[i], self.handovers[i]
-        if demo is not None and self.elapsed[i] > handover:
-            shown = demo.rewards[handover : handover + self.length].sum()
-            self.recent_gains.append((float(self.gains[i]), float(shown)))
+        start = self.starts[i]
+        if self.elapsed[i] > self.shown_steps[i]:
+            rewards = self.demos[start.path].rewards[start.handover :]
+            self.recent_gains.append((float(self.gains[i]), float(rewards[: self.length].sum())))
 
     def mean_gains(self) -> dict[str, float]:
         """Mean gain after the handover in recent episodes: the agent's and the demonstration's."""
@@ -148,16 +156,10 @@ class ForcedActions:
 
 
 class JumpStartGroup(ActorGroup):
-    """An `ActorGroup` in which some lanes have jump starts."""
-
-    envs: AtariEnvs
+    """An `ActorGroup` in which some lanes have jump starts: those of the second kind of `envs`."""
 
     def __init__(
-        self,
-        envs: AtariEnvs,
-        actor: Actor,
-        limits: EpisodeLimits,
-        jumps: JumpStarts,
+        self, envs: SplitEnvs, actor: Actor, limits: EpisodeLimits, jumps: JumpStarts
     ) -> None:
         self.jumps = jumps
         self.forced_actions = ForcedActions(actor.exploration, len(actor.lanes), actor.device)
@@ -181,14 +183,17 @@ class JumpStartGroup(ActorGroup):
             self.forced_actions.load(self.jumps.forced_actions())
         super().start_step()
 
+    def _adapt_actions(self, actions: np.ndarray) -> np.ndarray:
+        """In lanes that begin an episode, the action is the start."""
+        actions = actions.copy()
+        for i in np.flatnonzero(self.jumps.is_over & self.jumps.is_jumping):
+            actions[i] = self.jumps.starts[i].encode(len(self.jumps.demos))
+        return actions
+
     def _apply_limits(self, step: Step) -> Step:
         step = super()._apply_limits(step)
         self._begin_episodes(step)
         return step
 
-    def _find_life_losses(self, step: Step) -> np.ndarray:
-        """Only the agent's own: a demonstration may go on after a lost life."""
-        return super()._find_life_losses(step) & self.jumps.is_agent_acting
-
     def _begin_episodes(self, step: Step) -> None:
-        self.limits.set_steps_left(self.jumps.add_step(step, self.envs.episode_frames))
+        self.limits.set_steps_left(self.jumps.add_step(step))

@@ -31,10 +31,13 @@ def open_local_plan(
 ) -> Iterator[SourcePlan]:
     """The plan of a run whose actors are in this process; the context closes their environments."""
     with ExitStack() as stack:
-        groups = build_training_envs(build_group, config.actor.lanes, hardware.lane_groups)
+        groups = build_training_envs(build_group, config.actor, hardware.lane_groups)
         envs = [stack.enter_context(closing(group)) for group in groups]
 
         def build_source(learner: Learner, episodes: Sequence[Episode]) -> ChunkSource:
-            return build_actor_pool(config, envs, learner, episodes)
+            pool = build_actor_pool(config, envs, learner, episodes)
+            for group in pool.groups:
+                stack.callback(group.envs.close)
+            return pool
 
         yield SourcePlan(envs[0].spec, build_source, hardware.is_learning_concurrent)

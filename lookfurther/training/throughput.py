@@ -80,7 +80,7 @@ class ThroughputBenchmark:
         """The actors of all lanes, and the learner whose weights they use."""
         learner = self.build_learner()
         make: Callable[[int, int], Envs] = partial(build_envs, self.config.env, self.config)
-        envs = build_training_envs(make, self.config.actor.lanes, self.hardware.lane_groups)
+        envs = build_training_envs(make, self.config.actor, self.hardware.lane_groups)
         return build_actor_pool(self.config, envs, learner), learner
 
     def build_learner(self) -> Learner:
