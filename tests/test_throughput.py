@@ -75,3 +75,27 @@ def test_replay_is_built_once_and_freed() -> None:
     assert replay() is bench.full_mixture.agent
     bench.close()
     assert replay() is None
+
+
+def test_settings_that_play_demonstrations_can_be_measured() -> None:
+    """The demonstrations of the benchmark are noise that no lane can play."""
+    pytest.importorskip("ale_py")
+    config = preset(
+        "encore",
+        "small",
+        env="ALE/Pong-v5",
+        demos=("noise",),
+        actor__lanes=2,
+        actor__jump_start_share=0.5,
+        actor__max_reward_gap=1.5,
+        replay__expert_noop_starts=True,
+        replay__capacity=4_000,
+        replay__learning_starts=200,
+        network__convolutions=(2, 2, 2),
+        network__hidden=(4,),
+        run__device="cpu",
+    )
+    bench = ThroughputBenchmark(config, 0.01)
+    assert bench.actor()["steps"] > 0
+    assert bench.learner()["updates"] > 0
+    bench.close()
