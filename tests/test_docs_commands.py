@@ -59,6 +59,7 @@ NOT_RUN = {
     "Pong.demo": "a recording of a human, likewise",
     "Pitfall.demo": "a recording of a human, likewise",
     "lookfurther demos search": "takes minutes; test_go_explore.py has shorter ones",
+    "lookfurther demos recover": "needs a trained agent; test_demos_recover.py has a stuck one",
     "python -m analysis": "test_benchmarks.py runs them",
     "experiments": "takes an hour or a night; test_experiments_page.py has a short study",
     "python -m benchmarks": "test_benchmarks.py runs them, except those that need a GPU or peers",
