@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lookfurther.analysis.life_losses import LifeLoss, find_life_losses
 from lookfurther.analysis.results import divergence_reason
 from lookfurther.analysis.rollout_envs import EnvBuilder
 from lookfurther.analysis.rollouts import DemonstrationRollout, roll_out_demonstration
@@ -210,7 +211,7 @@ def test_places_are_grouped_by_their_usual_plane() -> None:
         make_standstill(1, b"ccc"),
     ]
     standstills.append(make_standstill(2, b"ccc"))
-    traces = [EpisodeTrace(0.0, 9, True, [standstill]) for standstill in standstills]
+    traces = [EpisodeTrace(0.0, 9, True, [standstill], []) for standstill in standstills]
     places = group_standstills(traces, cartpole_episode())
     assert [(place.episodes, place.steps) for place in places] == [([1, 2], 6), ([0, 1], 5)]
     assert places[1].distinct_planes == 2
@@ -221,12 +222,14 @@ def test_place_has_the_demonstrated_actions_at_its_plane() -> None:
     episode = cartpole_episode()
     found = make_standstill(0, b"a")
     found.plane_counts = Counter([plane_digest(episode.planes[4])])
-    (place,) = group_standstills([EpisodeTrace(0.0, 1, True, [found])], episode)
+    (place,) = group_standstills([EpisodeTrace(0.0, 1, True, [found], [])], episode)
     assert place.demonstrated_actions == {int(episode.actions[4]): 1}
 
 
 class Corridor:
     """A `RolloutEnv` and its builder: action 1 moves right for a reward of 1, action 0 waits."""
+
+    lives = 0
 
     is_over = False
     position = 0
@@ -262,3 +265,18 @@ def test_agent_that_stops_stands_still_where_it_stops() -> None:
     assert place.episodes == [0, 1]
     assert place.action_counts == {0: 71}
     assert place.distinct_planes == 1
+
+
+def test_life_losses_by_hand() -> None:
+    """A life is lost by step 150, another by the last one; a life is won in between."""
+    lives = [3] * 151 + [2] * 40 + [3] * 60 + [2]
+    values = np.concatenate([np.full(100, 7.0), np.full(51, 5.0), np.full(100, 1.0)])
+    values[151:180] = 99.0  # while the game places the player again
+    first, second = find_life_losses(lives, values.tolist())
+    # The 100 steps up to 150 have 49 values of 7 and 51 of 5; step 180 is the first that counts.
+    assert first == LifeLoss(150, (49 * 7 + 51 * 5) / 100, 1.0)
+    assert (second.step, second.value_after) == (250, None)
+
+
+def test_episode_without_lives_loses_none() -> None:
+    assert find_life_losses([0] * 9, [1.0] * 8) == []

@@ -84,6 +84,7 @@ def _trace_to_dict(trace: EpisodeTrace) -> dict[str, Any]:
         "steps": trace.steps,
         "is_over": trace.is_over,
         "standstills": [[s.first_step, s.steps] for s in trace.standstills],
+        "life_losses": [loss._asdict() for loss in trace.life_losses],
     }
 
 

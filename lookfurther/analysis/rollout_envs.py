@@ -26,6 +26,11 @@ class RolloutEnv(Protocol):
     @property
     def is_over(self) -> bool: ...
 
+    @property
+    def lives(self) -> int:
+        """The lives left; 0 if the environment does not count them."""
+        ...
+
     def step(self, action: int) -> tuple[np.ndarray, float]:
         """The next plane, or an array that broadcasts to it, and the reward."""
         ...
@@ -54,6 +59,10 @@ class AtariRolloutEnv:
     def is_over(self) -> bool:
         return self.emulator.is_over
 
+    @property
+    def lives(self) -> int:
+        return self.emulator.lives
+
     def step(self, action: int) -> tuple[np.ndarray, float]:
         plane, reward, _ = self.emulator.step(self.actions[action])
         return plane, reward
@@ -64,6 +73,8 @@ class AtariRolloutEnv:
 
 class LaneRolloutEnv:
     """One Gymnasium environment after its reset."""
+
+    lives = 0
 
     def __init__(self, lane: Lane, name: str, can_draw: bool) -> None:
         self.lane, self.name, self.can_draw = lane, name, can_draw

@@ -1,4 +1,7 @@
-"""Where episodes stand still: long periods in which almost no new picture is shown."""
+"""Where episodes stand still: long periods in which almost no new picture is shown.
+
+The same episodes show where lives are lost.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lookfurther.agent import Agent
+from lookfurther.analysis.life_losses import LifeLoss, find_life_losses
 from lookfurther.analysis.rollout_envs import EnvBuilder
 from lookfurther.analysis.rollouts import StackedRollout
 from lookfurther.demos.episode import Episode
@@ -57,6 +61,7 @@ class EpisodeTrace(NamedTuple):
     steps: int
     is_over: bool  # False: cut at the maximum number of steps
     standstills: list[Standstill]
+    life_losses: list[LifeLoss]
 
 
 class StandstillPlace(NamedTuple):
@@ -110,6 +115,7 @@ class TracedEpisode(StackedRollout):
         self.recent: deque[tuple[int, bytes]] = deque(maxlen=settings.window)
         self.standstills: list[Standstill] = []
         self.is_still = False
+        self.lives, self.values = [env.lives], []
 
     def traced_step(self, action: int, q: np.ndarray) -> None:
         """One step with an action, chosen at the values q [A] of the current observation."""
@@ -125,7 +131,13 @@ class TracedEpisode(StackedRollout):
             for past_action, past_digest in counted:
                 self.standstills[-1].action_counts[past_action] += 1
                 self.standstills[-1].plane_counts[past_digest] += 1
+        self.values.append(float(q.max()))
         self.step(action)
+        self.lives.append(self.env.lives)
+
+    def finish(self) -> EpisodeTrace:
+        losses = find_life_losses(self.lives, self.values)
+        return EpisodeTrace(self.score, self.steps, self.env.is_over, self.standstills, losses)
 
 
 def play_traced_episodes(
@@ -144,7 +156,7 @@ def play_traced_episodes(
         actions = np.where(is_random, drawn, q.argmax(-1))
         for episode, action, row in zip(active, actions.tolist(), q, strict=True):
             episode.traced_step(action, row)
-    return [EpisodeTrace(e.score, e.steps, e.env.is_over, e.standstills) for e in episodes]
+    return [episode.finish() for episode in episodes]
 
 
 def group_standstills(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -15,6 +17,7 @@ from lookfurther.errors import ConfigError
 
 if TYPE_CHECKING:
     from lookfurther.analysis import Analysis
+    from lookfurther.analysis.standstill import EpisodeTrace
 
 
 @dataclass(frozen=True)
@@ -105,5 +108,17 @@ def format_analysis_summary(analysis: Analysis) -> str:
             f" median one-step error {values.noise:.2f}",
             f"{leaving} of {len(rollouts)} rollouts leave the demonstration",
             f"{still} of {len(analysis.traces)} episodes stand still",
+            *_format_life_losses(analysis.traces),
         ]
     )
+
+
+def _format_life_losses(traces: Sequence[EpisodeTrace]) -> list[str]:
+    """One line about the first lost life of each episode; none if no life is lost."""
+    first = [trace.life_losses[0] for trace in traces if trace.life_losses]
+    if not first:
+        return []
+    line = f"{len(first)} of {len(traces)} episodes lose a life: value"
+    line += f" {mean([loss.value_before for loss in first]):.2f} before"
+    after = [loss.value_after for loss in first if loss.value_after is not None]
+    return [line + (f", {mean(after):.2f} after" if after else "") + " (mean of the first)"]

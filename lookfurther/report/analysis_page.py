@@ -12,6 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from lookfurther.analysis import Analysis
+from lookfurther.analysis.life_losses import LifeLoss
 from lookfurther.analysis.results import analysis_to_json, divergence_reason, name_counts
 from lookfurther.analysis.rollouts import DemonstrationRollout
 from lookfurther.analysis.standstill import StandstillPlace
@@ -41,7 +42,8 @@ ROLLOUTS_CAPTION = (
 STANDSTILL_CAPTION = (
     "An episode stands still while nine tenths of the last {} pictures were shown before in the"
     " same episode. Pictures, scores and values are of the moment at which this was noticed."
-    " A clock or an enemy on the screen that is always new hides a standstill."
+    " A clock or an enemy on the screen that is always new hides a standstill. If an agent loses a"
+    " life and its values fall to almost 0, it has not learned to go on with fewer lives."
 )
 PAGE_REMARK = "Every number is in analysis.json next to this page."
 
@@ -230,11 +232,22 @@ def _trace_table(analysis: Analysis) -> ReportTable:
             text_cell(f"{trace.steps:,}"),
             text_cell("yes" if trace.is_over else "cut"),
             text_cell(f"{sum(s.steps for s in trace.standstills):,}"),
+            *_life_loss_cells(trace.life_losses),
         ]
         for i, trace in enumerate(analysis.traces)
     ]
-    header = ("episode", "score", "steps", "ended", "steps standing still")
+    columns = ("lives lost", "first at step", "value before", "value after")
+    header = ("episode", "score", "steps", "ended", "steps standing still", *columns)
     return ReportTable("episodes", "", "", header, rows)
+
+
+def _life_loss_cells(losses: list[LifeLoss]) -> list[TableCell]:
+    if not losses:
+        return [text_cell("0"), *[EMPTY_CELL] * 3]
+    first = losses[0]
+    after = EMPTY_CELL if first.value_after is None else text_cell(f"{first.value_after:.2f}")
+    cells = [text_cell(f"{len(losses)}"), text_cell(f"{first.step:,}")]
+    return [*cells, text_cell(f"{first.value_before:.2f}"), after]
 
 
 def encode_picture(picture: np.ndarray | None) -> str:
