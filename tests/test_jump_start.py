@@ -111,6 +111,18 @@ def test_handovers_cover_the_demonstrations_uniformly() -> None:
     assert ((counts - 500) ** 2 / 500).sum() < 24.3
 
 
+def test_episode_that_ends_before_the_handover_forces_no_action() -> None:
+    """The next start is drawn at the end, and the action that follows is ignored."""
+    demo = make_demo(np.zeros(40, np.int64), np.zeros(40))
+    jumps = JumpStarts([demo], np.ones(1, bool), 2, np.random.default_rng(0))
+    start_lanes(jumps, DemoStart(0, 20))
+    for is_over in (False, False, True):
+        assert jumps.forced_actions().tolist() == [0]
+        jumps.add_step(make_step(1, truncated=np.array([is_over])))
+    jumps.starts = [DemoStart(0, 39)]
+    assert jumps.forced_actions().tolist() == [-1]
+
+
 def test_episode_after_a_fault_begins_at_step_0() -> None:
     """A lane that is rebuilt does not know the start that was drawn."""
     demo = make_demo(np.zeros(40, np.int64), np.zeros(40))

@@ -89,7 +89,7 @@ class JumpStarts:
         self.recent_returns.extend(self.returns[self.is_over & ~self.is_jumping])
         for i in np.flatnonzero(self.is_over & self.is_jumping).tolist():
             self._record_gain(i)
-            self.starts[i] = self._draw_start()
+            self.starts[i], self.shown_steps[i] = self._draw_start(), 0
         return lengths
 
     def _begin_episode(self, i: int) -> int:
