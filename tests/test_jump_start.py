@@ -232,7 +232,8 @@ def test_jumping_lanes_show_the_demonstration_and_others_do_not() -> None:
     with open_group(config, episodes) as group:
         jumps = group.jumps
         for _ in range(150):
-            forced, elapsed, starts = jumps.forced_actions(), jumps.elapsed.copy(), [*jumps.starts]
+            forced, starts = jumps.forced_actions(), [*jumps.starts]
+            elapsed, shown_steps = jumps.elapsed.copy(), jumps.shown_steps.copy()
             group.start_step()
             played = np.asarray(group.collect_chunk().action)[0]
             step = group.last_step
@@ -245,7 +246,7 @@ def test_jumping_lanes_show_the_demonstration_and_others_do_not() -> None:
                 assert step.reward[i] == demo.rewards[at]
                 paths.add(starts[i].path)
                 compared += 1
-            due = jumps.is_jumping & (jumps.elapsed == jumps.shown_steps + LENGTH)
+            due = jumps.is_jumping & (elapsed + 1 == shown_steps + LENGTH)
             assert np.array_equal(step.truncated, due)
         assert group.is_counted.tolist() == [True, False, True, False]
         assert "jump_start_gain" in group.collect_metrics()
