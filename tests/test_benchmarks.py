@@ -57,6 +57,7 @@ NOT_RUN = {
     "cluster_soak": "Ray, and 20 minutes",
     "cluster_stops": "Ray, and its start three times",
     "di_engine": "DI-engine, whose requirements conflict with ours",
+    "dopamine": "runs of hours on a CPU; `test_dopamine.py` has written ones",
     "gpu": "a GPU",
     "kernels": "a GPU",
     "one_gpu": "a GPU",

@@ -62,6 +62,7 @@ NOT_RUN = {
     "lookfurther demos recover": "needs a trained agent; test_demos_recover.py has a stuck one",
     "python -m analysis": "test_benchmarks.py runs them",
     "experiments": "takes an hour or a night; test_experiments_page.py has a short study",
+    "benchmarks/dopamine": "takes minutes on a GPU; test_dopamine.py builds the jobs",
     "python -m benchmarks": "test_benchmarks.py runs them, except those that need a GPU or peers",
 }
 
