@@ -156,8 +156,9 @@ def build_jump_start_group(
     starts = find_shortest_starts(config.environment, episodes)
     stream = (config.run.seed, RANDOM_STREAMS["jump_start"], actor.lanes.start)
     random = np.random.SeedSequence(stream)
-    cores = max(1, count_cores() * lanes // settings.lanes // 2)
-    env_config = replace(config.environment, processes=min(cores, int(is_jumping.sum())))
+    # Twice the share of these lanes: a group waits while it chooses actions.
+    processes = max(1, count_cores() * lanes // settings.lanes)
+    env_config = replace(config.environment, processes=min(processes, int(is_jumping.sum())))
     jump_envs = make_demo_start_envs(
         [make_demo_path(config, noop_frames, demo) for noop_frames, demo in starts.items()],
         env_config,
