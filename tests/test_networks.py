@@ -14,12 +14,12 @@ from lookfurther.config import NetworkConfig
 from lookfurther.errors import ConfigError
 from lookfurther.networks.dueling import (
     DuelingNetwork,
-    DuelingStreams,
-    SpaceToDepth,
     choose_network_name,
     count_parameters,
     make_network_builder,
 )
+from lookfurther.networks.dueling_streams import DuelingStreams
+from lookfurther.networks.torsos import SpaceToDepth
 from lookfurther.types import Spec
 
 ATARI = Spec("ALE/Pong-v5", (1, 84, 84), 4, "uint8", 18, 255.0)

@@ -30,7 +30,8 @@ from lookfurther.gpu.dueling import FusedDuelingPasses
 from lookfurther.learner import Learner
 from lookfurther.losses import clip_by_global_norm
 from lookfurther.master_weights import MasterWeights
-from lookfurther.networks.dueling import DuelingNetwork, concat_streams, make_network_builder
+from lookfurther.networks.dueling import DuelingNetwork, make_network_builder
+from lookfurther.networks.dueling_streams import concat_streams
 from lookfurther.networks.heads import DuelingHead
 from lookfurther.optimizers.adam import Adam
 from lookfurther.presets import preset

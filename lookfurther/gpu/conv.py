@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from lookfurther.gpu import conv_kernels
-from lookfurther.networks.dueling import DuelingNetwork, SpaceToDepth
+from lookfurther.networks.dueling import DuelingNetwork
 from lookfurther.networks.single_stream import ScaleGradient
+from lookfurther.networks.torsos import SpaceToDepth
 
 kernels: Any = conv_kernels  # type checkers do not know launches, kernel[grid](...)
 

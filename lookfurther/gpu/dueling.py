@@ -17,7 +17,8 @@ from lookfurther.array_api import compile_static
 from lookfurther.autograd import AutogradPasses
 from lookfurther.gpu import conv
 from lookfurther.gpu.dueling_head import head_backward, head_forward
-from lookfurther.networks.dueling import DuelingNetwork, DuelingStreams, concat_streams
+from lookfurther.networks.dueling import DuelingNetwork
+from lookfurther.networks.dueling_streams import DuelingStreams, concat_streams
 from lookfurther.system.acceleration import make_side_stream
 
 
