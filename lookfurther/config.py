@@ -137,6 +137,8 @@ class NetworkConfig:
     """a value and an advantage stream; no: one stream, as in DQN"""
     torso_gradient_scale: float = 1.0
     """factor of the gradients from the streams to the convolutions"""
+    initialization: Literal["fan-in", "glorot"] = "fan-in"
+    """first weights: PyTorch's, within 1 / sqrt(fan_in), or Glorot's uniform ones, biases 0"""
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,11 @@ def _network_rules(config: Config) -> list[tuple[bool, str]]:
             "network.head popart has no noisy layers: use --network.noisy-std 0",
         ),
         (
+            n.initialization == "fan-in" or n.noisy_std == 0,
+            f"network.initialization {n.initialization} is not for noisy layers:"
+            " use --network.initialization fan-in or --network.noisy-std 0",
+        ),
+        (
             not is_categorical or not uses_values,
             "network.head categorical has distributions as targets:"
             " use --learner.value-floor none and --learner.advantage-learning 0",

@@ -92,6 +92,11 @@ INVALID_OVERRIDES: dict[str, dict[str, Any]] = {
         "network__noisy_std": 0.5,
         "learner__value_transform": "identity",
     },
+    "network.initialization glorot is not for noisy layers:"
+    " use --network.initialization fan-in or --network.noisy-std 0": {
+        "network__initialization": "glorot",
+        "network__noisy_std": 0.5,
+    },
     "network.head categorical has distributions as targets:"
     " use --learner.value-floor none and --learner.advantage-learning 0": {
         "network__head": "categorical",

@@ -36,6 +36,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "constrained": {"learner__constrained_td": True, "learner__tc_weight": 0.0},
     "categorical": {"network__head": "categorical"},
+    "glorot": {"network__initialization": "glorot"},
     "noisy": {"network__noisy_std": 0.5},
     "noisy categorical": {"network__head": "categorical", "network__noisy_std": 0.5},
 }

@@ -17,6 +17,7 @@ from lookfurther.config import LearnerConfig, NetworkConfig
 from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.networks.dueling_streams import DuelingStreams
 from lookfurther.networks.heads import CategoricalHead, DuelingHead, PopArtHead, StreamHead
+from lookfurther.networks.initialization import draw_glorot_weights
 from lookfurther.networks.noisy import NoisyLinear, NoisyStreams
 from lookfurther.networks.single_stream import PlainHead, ScaleGradient, SingleStream
 from lookfurther.networks.torsos import SpaceToDepth, atari_torso, count_features, small_torso
@@ -112,7 +113,10 @@ def make_network_builder(config: NetworkConfig) -> NetworkBuilder:
         features = count_features(layers, spec.observation_shape)
         streams = make_streams(config, features, config.hidden or hidden)
         head = make_head(config, streams.out_features, spec.actions)
-        return DuelingNetwork(spec, layers, streams, head)
+        network = DuelingNetwork(spec, layers, streams, head)
+        if config.initialization == "glorot":
+            draw_glorot_weights(network)
+        return network
 
     return build
 
