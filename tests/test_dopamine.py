@@ -120,6 +120,7 @@ def test_suites_have_optimizers_of_dopamine(tmp_path: Path) -> None:
     assert learner.adam_eps == 1.5e-4
     assert (dqn.replay.horizons, replay.horizons) == ((1,), (3,))
     assert (replay.alpha, replay.beta, replay.beta_schedule) == (0.5, 0.5, "constant")
+    assert (dqn.network.initialization, dqn.network.dueling) == ("glorot", False)
     network = rainbow.network
     assert (network.head, network.atoms, network.v_max) == ("categorical", 51, 10.0)
 
