@@ -136,6 +136,7 @@ def compare_run(folder: Path, published: dict[str, Any]) -> dict[str, Any]:
         "versions": {name: versions[name] for name in STORED_VERSIONS if name in versions},
         "minutes": round(rows[-1]["minutes"], 1),
         "steps": [iteration.step for iteration in iterations],
+        "largest_gradient_norm": round(max(row.get("gradient_norm", 0.0) for row in rows), 3),
         "episodes": [iteration.episodes for iteration in iterations],
         "returns": [round(iteration.mean_return, 2) for iteration in iterations],
         "published": [run[: len(iterations)] for run in curves[0]],

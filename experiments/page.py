@@ -1,4 +1,4 @@
-"""Write the tables and figures of docs/experiments.md from experiments/results/*.json.
+"""Write the tables and figures of docs/experiments.md from the result files.
 
 python -m experiments.page
 """
@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.dopamine import curves_table, plot_returns
 from benchmarks.measure import REPOSITORY_ROOT
-from benchmarks.results_page import TABLE, markdown_table
+from benchmarks.results_page import TABLE, load_result, markdown_table
 from experiments.experts import TASKS
 from experiments.figures import plot_curves, plot_scores, plot_values, save_png
 from experiments.results import RESULTS_FOLDER, load_study, preset_scores
@@ -134,6 +135,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "scores": lambda: scores_table(load_study(STUDY_FILE)),
     "comparison": lambda: comparison_table(load_study(STUDY_FILE)),
     "stability": lambda: stability_table(load_stability()),
+    "dopamine": lambda: curves_table(load_result("dopamine")),
 }
 
 
@@ -149,6 +151,7 @@ def draw_figures(folder: Path) -> None:
     save_png(plot_scores(study, presets), folder / "experiments_scores.png")
     save_png(plot_curves(study, tasks), folder / "experiments_curves.png")
     save_png(plot_values(load_stability()), folder / "experiments_values.png")
+    save_png(plot_returns(load_result("dopamine")), folder / "experiments_dopamine.png")
 
 
 def main() -> None:

@@ -135,6 +135,7 @@ def save_run(folder: Path, name: str, steps: int) -> Path:
     lines = []
     for n in range(1, len(returns) + 1):
         row = {"step": 1_000 * n, "minutes": n / 100, "episodes": n}
+        row |= {"gradient_norm": n % 400 / 10} if n > 20 else {}  # none before the first update
         lines.append(json.dumps(row | {"return_mean": returns[max(0, n - 100) : n].mean()}))
     (folder / "metrics.jsonl").write_text("\n".join(lines))
     return folder
@@ -157,6 +158,7 @@ def test_command_writes_curves_next_to_published_ones(
     assert (run["episodes"], run["steps"][-1]) == ([250, 250, 250], 750_000)
     assert (run["seed"], run["settings"]) == (3, {"actor.lanes": 2})
     assert run["versions"] == {"torch": "2.11"}
+    assert run["largest_gradient_norm"] == 39.9
     assert [len(curve) for curve in run["published"]] == [3] * 5
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 

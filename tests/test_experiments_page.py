@@ -119,4 +119,5 @@ def test_tiny_study_runs_from_demonstrations_to_tables(
         "experiments_scores.png",
         "experiments_curves.png",
         "experiments_values.png",
+        "experiments_dopamine.png",
     }
