@@ -163,7 +163,7 @@ def test_human_start_envs_match_sync_and_use_every_start() -> None:
 class FakeEmulator:
     """An emulator that only records the action of each frame."""
 
-    is_over, frame_number = False, 0
+    is_over, frame_number, frames_to_step_end = False, 0, 4
 
     def __init__(self) -> None:
         self.played: list[int] = []

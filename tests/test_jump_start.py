@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace as replace_fields
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +17,21 @@ from lookfurther.actor import Actor
 from lookfurther.config import Config, EnvConfig, replace
 from lookfurther.demos import storage
 from lookfurther.demos.align import verified_episode
-from lookfurther.demos.episode import Episode, InputLog
+from lookfurther.demos.episode import Audit, Episode, InputLog
+from lookfurther.demos.playback import episode_from_log
+from lookfurther.demos.recorded_paths import find_recorded_games, make_demo_path
 from lookfurther.envs import get_spec, make_envs
 from lookfurther.envs.demo_starts import (
     SAVE_PERIOD,
     STACK_STEPS,
     DemoStart,
+    DemoStartEnv,
+    RecordedStep,
+    SavedStates,
     decode_start,
 )
 from lookfurther.envs.emulator import Emulator
-from lookfurther.errors import ConfigError
+from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.master_weights import MasterWeights
 from lookfurther.networks.dueling import make_network_builder
 from lookfurther.presets import preset
@@ -221,13 +227,33 @@ def open_group(config: Config, episodes: list[Episode]) -> Iterator[JumpStartGro
             yield group
 
 
-def test_jumping_lanes_show_the_demonstration_and_others_do_not() -> None:
+def unplayable_episodes(steps: int) -> list[Episode]:
+    """A game for each phase that no agent can play: an action per frame, and RAM writes.
+
+    Byte 14 of Pong's RAM is the score of the player, so some writes give a reward.
+    """
+    rng = np.random.default_rng(0)
+    episodes = []
+    for phase in range(4):
+        frames = rng.integers(0, 18, phase + 4 * steps).astype(np.uint8)
+        written = np.sort(rng.integers(0, len(frames), steps))
+        writes = np.stack([written, np.full(steps, 14), rng.integers(0, 9, steps)], 1)
+        log = InputLog(frames, writes.astype(np.int32), phase=phase)
+        episodes.append(episode_from_log(log, "ALE/Pong-v5"))
+    assert all(episode.rewards.any() for episode in episodes)
+    return episodes
+
+
+@pytest.mark.parametrize("make_episodes", [phase_episodes, unplayable_episodes])
+def test_jumping_lanes_show_the_demonstration_and_others_do_not(
+    make_episodes: Callable[[int], list[Episode]],
+) -> None:
     """Observations, rewards and actions are the demonstration's until the handover.
 
     After the handover the episode has `LENGTH` steps.
     """
     pytest.importorskip("ale_py")
-    config, episodes = jump_config(), phase_episodes(60)
+    config, episodes = jump_config(), make_episodes(60)
     paths, compared = set(), 0
     with open_group(config, episodes) as group:
         jumps = group.jumps
@@ -254,6 +280,59 @@ def test_jumping_lanes_show_the_demonstration_and_others_do_not() -> None:
     assert paths == {0, 1, 2, 3}
 
 
+@pytest.mark.parametrize("handover", [0, 1, 5, 40])
+@pytest.mark.parametrize("phase", range(4))
+def test_agent_plays_on_from_the_handover(phase: int, handover: int) -> None:
+    """The same game as an emulator that plays the log up to the handover, then the actions.
+
+    With a phase the first step is shorter. An agent that takes over there plays the short step.
+    """
+    pytest.importorskip("ale_py")
+    episode = unplayable_episodes(60)[phase]
+    assert episode.input_log is not None
+    path = make_demo_path(episode.input_log, "ALE/Pong-v5", 4)
+    env = DemoStartEnv([SavedStates(path)], EnvConfig(), ends_on_life_loss=False)
+    start, actions = DemoStart(0, handover), np.random.default_rng(1).integers(0, 18, 30).tolist()
+    env.reset(options={"start": start})
+    for _ in range(start.saved_step, start.handover):
+        env.step(0)
+    emulator = Emulator("ALE/Pong-v5", phase=phase)
+    for recorded in path.steps[:handover]:
+        recorded.play(emulator)
+    for action in actions:
+        plane, reward, *_ = env.step(action)
+        expected_plane, expected_reward, _ = emulator.step(action)
+        assert np.array_equal(plane, expected_plane[0])
+        assert reward == expected_reward
+
+
+def test_recorded_steps_by_hand() -> None:
+    """Steps of 2, 4, 4 and 1 frames; a RAM write belongs to the step of its frame."""
+    frames = np.arange(11, dtype=np.uint8)
+    writes = np.array([[0, 10, 1], [2, 11, 2], [5, 12, 3], [5, 13, 4], [10, 14, 5]], np.int32)
+    path = make_demo_path(InputLog(frames, writes, phase=2), "ALE/Pong-v5", 4)
+    assert path.phase == 2
+    assert path.steps == (
+        RecordedStep(bytes([0, 1]), ((0, 10, 1),)),
+        RecordedStep(bytes([2, 3, 4, 5]), ((0, 11, 2), (3, 12, 3), (3, 13, 4))),
+        RecordedStep(bytes([6, 7, 8, 9])),
+        RecordedStep(bytes([10]), ((0, 14, 5),)),
+    )
+
+
+def test_games_that_do_not_replay_are_left_out() -> None:
+    demo = make_demo(np.zeros(2, np.int64), np.zeros(2))
+    recorded = replace_fields(demo, input_log=InputLog(np.zeros(8, np.uint8)))
+    audit = Audit(False, 1.0, 2.0, 1, 0, "another score")
+    unverified = replace_fields(recorded, audit=audit)
+    verified = replace_fields(recorded, audit=replace_fields(audit, verified=True))
+    recovery = replace_fields(recorded, first_imitated_step=1)
+    found = find_recorded_games([demo, recorded, unverified, verified, recovery])
+    assert [id(episode) for episode in found] == [id(recorded), id(verified)]
+    with pytest.raises(DemonstrationError, match=r"set actor\.jump_start_share 0"):
+        find_recorded_games([demo, unverified, recovery])
+
+
 def test_lost_lives_of_the_demonstration_do_not_end_an_episode() -> None:
     """Random games of Breakout lose a life every 10 to 50 steps."""
     pytest.importorskip("ale_py")
@@ -269,7 +348,7 @@ def test_lost_lives_of_the_demonstration_do_not_end_an_episode() -> None:
     shown_losses = agent_losses = 0
     with open_group(config, episodes) as group:
         jumps = group.jumps
-        losses = [life_losses(config.env, path, demo) for path, demo in enumerate(jumps.demos)]
+        losses = [life_losses(config.env, demo) for demo in jumps.demos]
         for _ in range(400):
             is_shown, starts = ~jumps.is_agent_acting, [*jumps.starts]
             elapsed = jumps.elapsed.copy()
@@ -285,20 +364,20 @@ def test_lost_lives_of_the_demonstration_do_not_end_an_episode() -> None:
     assert agent_losses > 2
 
 
-def life_losses(env: str, noop_frames: int, demo: Episode) -> set[int]:
+def life_losses(env: str, demo: Episode) -> set[int]:
     """The steps of a demonstration that lose a life."""
-    emulator = Emulator(env, phase=noop_frames)
-    for _ in range(noop_frames):
-        emulator.step_frame(0)
+    assert demo.input_log is not None
+    path = make_demo_path(demo.input_log, env, 4)
+    emulator = Emulator(env, phase=path.phase)
     lives = [emulator.lives]
-    for action in demo.actions.tolist():
-        emulator.step(action)
+    for recorded in path.steps:
+        recorded.play(emulator)
         lives.append(emulator.lives)
     return set(np.flatnonzero(np.diff(lives) < 0).tolist())
 
 
 def test_run_with_jump_starts_trains_and_resumes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("ale_py")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
@@ -311,10 +390,12 @@ def test_run_with_jump_starts_trains_and_resumes(
         run__device="cpu",
         replay__capacity=1000,
         replay__learning_starts=200,
+        replay__expert_noop_starts=True,
         learner__agent_items=6,
         learner__expert_items=2,
     )
-    train(config, quiet=True)
+    train(config)
+    assert "no-op starts with a demonstration: 31 of 31" in capsys.readouterr().out
     resumed = train(replace(config, run__steps=600), resume=True, quiet=True)
     assert resumed.step == 600
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")

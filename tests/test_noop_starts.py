@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace as replace_fields
 
 import numpy as np
-import pytest
 import torch
 
 from lookfurther.config import EnvConfig, replace
@@ -16,7 +15,6 @@ from lookfurther.demos.noop_starts import (
     find_noop_starts,
     first_steps,
 )
-from lookfurther.errors import DemonstrationError
 from lookfurther.presets import preset
 from lookfurther.training.build import build_expert_replay
 from lookfurther.types import FIRST, Spec
@@ -80,9 +78,8 @@ def test_best_demonstration_of_each_start_is_taken() -> None:
     }
 
 
-def test_demonstrations_without_a_start_are_an_error() -> None:
-    with pytest.raises(DemonstrationError, match="demos align SET --starts"):
-        find_noop_starts(EnvConfig(noop_max=0), [episode_of([1] * 8, phase=2)])
+def test_demonstrations_that_no_agent_can_play_have_no_starts() -> None:
+    assert find_noop_starts(EnvConfig(noop_max=0), [episode_of([1] * 8, phase=2)]) == {}
 
 
 def test_cut_episode_is_truncated_unless_it_has_the_end() -> None:

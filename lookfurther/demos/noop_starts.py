@@ -8,7 +8,6 @@ from dataclasses import replace
 from lookfurther.config import EnvConfig
 from lookfurther.demos.episode import Episode
 from lookfurther.demos.playback import frames_by_step
-from lookfurther.errors import DemonstrationError
 
 
 def episode_from_start(episode: Episode, noop_frames: int, action_repeat: int) -> Episode | None:
@@ -48,25 +47,17 @@ def cut_episode(episode: Episode, begin: int, end: int) -> Episode:
 
 
 def find_noop_starts(env_config: EnvConfig, episodes: Sequence[Episode]) -> dict[int, Episode]:
-    """By the no-op frames of a start, the best demonstration that an agent can play from there."""
+    """By the no-op frames of a start, the best demonstration that an agent can play from there.
+
+    `lookfurther demos align SET --starts` makes such demonstrations.
+    """
     by_score = sorted(episodes, key=lambda episode: episode.score, reverse=True)
     starts = {}
     for noop_frames in range(env_config.noop_max + 1):
         found = (episode_from_start(e, noop_frames, env_config.action_repeat) for e in by_score)
         if demo := next((d for d in found if d is not None and len(d)), None):
             starts[noop_frames] = demo
-    if not starts:
-        raise DemonstrationError(
-            "no demonstration can be played by an agent from a no-op start:"
-            " make one with lookfurther demos align SET --starts"
-        )
     return starts
-
-
-def find_shortest_starts(env_config: EnvConfig, episodes: Sequence[Episode]) -> dict[int, Episode]:
-    """The no-op starts that are not the continuation of another one: at most one per phase."""
-    noop_max = min(env_config.noop_max, env_config.action_repeat - 1)
-    return find_noop_starts(replace(env_config, noop_max=noop_max), episodes)
 
 
 def first_steps(starts: Mapping[int, Episode], steps: int) -> Iterable[Episode]:

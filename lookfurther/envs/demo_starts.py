@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from lookfurther.config import EnvConfig
@@ -17,13 +17,30 @@ SAVE_PERIOD = 16  # steps between two saved states
 STACK_STEPS = 3  # an episode has at least these steps before the handover: they fill the stack
 
 
+class RecordedStep(NamedTuple):
+    """One step of a recorded game: the action of each frame, and RAM bytes that are written."""
+
+    frame_actions: bytes  # of the emulator, 0 ... 17
+    ram_writes: tuple[tuple[int, int, int], ...] = ()  # (frame of the step, address, value)
+
+    def play(self, emulator: Emulator) -> float:
+        """Play the step and return its reward; a RAM byte is written just before its frame."""
+        reward = 0.0
+        for frame, action in enumerate(self.frame_actions):
+            for at, address, value in self.ram_writes:
+                if at == frame:
+                    emulator.write_ram(address, value)
+            reward += emulator.step_frame(action)
+        return reward
+
+
 class DemoPath(NamedTuple):
-    """A game that an agent can play: no-op frames after power-on, then one action per step."""
+    """A recorded game from power-on. An agent need not be able to play it."""
 
     env: str
     action_repeat: int
-    noop_frames: int
-    actions: tuple[int, ...]  # of the emulator, 0 ... 17
+    phase: int  # frames of the first step if it is shorter than the others, otherwise 0
+    steps: tuple[RecordedStep, ...]
 
 
 class DemoStart(NamedTuple):
@@ -49,53 +66,56 @@ def decode_start(code: int, paths: int) -> DemoStart:
 
 
 class SavedStates:
-    """The emulator's states along a path, each saved when it is first needed."""
+    """The emulator's states along a path, each saved when it is first needed.
+
+    All lanes of a process share them. The emulator is made there: it cannot be pickled.
+    """
 
     def __init__(self, path: DemoPath) -> None:
-        self._path = path
-        self._emulator = Emulator(path.env, path.action_repeat, phase=path.noop_frames)
-        for _ in range(path.noop_frames):
-            self._emulator.step_frame(0)
-        self._states = [self._emulator.clone_state()]
+        self.path = path
+        self._emulator: Emulator | None = None
+        self._states: list[bytes] = []
 
     def find_state(self, step: int) -> bytes:
         """The state before a step, which must be a multiple of SAVE_PERIOD."""
+        if self._emulator is None:
+            self._emulator = Emulator(self.path.env, self.path.action_repeat, phase=self.path.phase)
+            self._states.append(self._emulator.clone_state())
         while len(self._states) <= step // SAVE_PERIOD:
             begin = (len(self._states) - 1) * SAVE_PERIOD
-            for action in self._path.actions[begin : begin + SAVE_PERIOD]:
-                self._emulator.step(action)
+            for recorded in self.path.steps[begin : begin + SAVE_PERIOD]:
+                recorded.play(self._emulator)
             self._states.append(self._emulator.clone_state())
         return self._states[step // SAVE_PERIOD]
 
 
-@lru_cache
-def saved_states(path: DemoPath) -> SavedStates:
-    """The saved states of a path, shared by all lanes of this process."""
-    return SavedStates(path)
-
-
 class DemoStartEnv(HumanStartEnv):
-    """One game whose episodes begin at the `DemoStart` that is the option `start` of a reset."""
+    """One game whose episodes begin at the `DemoStart` that is the option `start` of a reset.
+
+    The steps before the handover are those of the recording, whatever the actions are.
+    """
 
     def __init__(
-        self, paths: Sequence[DemoPath], env_config: EnvConfig, ends_on_life_loss: bool
+        self, states: Sequence[SavedStates], env_config: EnvConfig, ends_on_life_loss: bool
     ) -> None:
-        super().__init__(paths[0].env, (), env_config)
-        self._paths, self._ends_on_life_loss = paths, ends_on_life_loss
+        super().__init__(states[0].path.env, (), env_config)
+        self._states, self._ends_on_life_loss = states, ends_on_life_loss
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
         start = options["start"] if options else DemoStart(0, 0)
-        states = saved_states(self._paths[start.path])
+        states = self._states[start.path]
         self._emulator.restore_state(states.find_state(start.saved_step))
-        self._shown_steps = start.handover - start.saved_step  # that remain before the handover
+        self._shown_steps = iter(states.path.steps[start.saved_step : start.handover])
         return self._emulator.current_plane()[0], {}
 
     def step(self, action: int) -> Any:
-        lives = self._emulator.lives
+        emulator, lives = self._emulator, self._emulator.lives
+        if recorded := next(self._shown_steps, None):
+            reward = recorded.play(emulator)
+            return emulator.current_plane()[0], reward, emulator.is_over, False, {}
         plane, reward, is_over, truncated, info = super().step(action)
-        is_lost = self._shown_steps <= 0 and self._emulator.lives < lives
-        self._shown_steps -= 1
-        return plane, reward, is_over or (is_lost and self._ends_on_life_loss), truncated, info
+        is_lost = self._ends_on_life_loss and emulator.lives < lives
+        return plane, reward, is_over or is_lost, truncated, info
 
 
 @dataclass(frozen=True)
@@ -121,5 +141,6 @@ def make_demo_start_envs(
     """
     check_restorable(paths[0].env, paths[0].action_repeat, "set actor.jump_start_share 0")
     env_config = replace(env_config, frame_stack=env_config.frame_stack or 4)
-    build = partial(DemoStartEnv, tuple(paths), env_config, ends_on_life_loss)
+    states = [SavedStates(path) for path in paths]
+    build = partial(DemoStartEnv, states, env_config, ends_on_life_loss)
     return SubprocEnvs(DemoStartFactory(build, env_config, len(paths)), lanes, seed)

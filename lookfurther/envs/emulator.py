@@ -90,6 +90,11 @@ class Emulator:
         return self._ale.lives()
 
     @property
+    def frames_to_step_end(self) -> int:
+        """Frames that are left of the step, or those of the next one at the end of a step."""
+        return (self.phase - self.frame_number) % self.action_repeat or self.action_repeat
+
+    @property
     def minimal_actions(self) -> tuple[int, ...]:
         """The action ids of the game's minimal set."""
         return tuple(action.value for action in self._ale.getMinimalActionSet())
@@ -120,8 +125,7 @@ class Emulator:
         or if it is the first one of a game with a phase.
         """
         reward = 0.0
-        frames_left = (self.phase - self.frame_number) % self.action_repeat
-        for _ in range(frames_left or self.action_repeat):
+        for _ in range(self.frames_to_step_end):
             reward += self.step_frame(action)
             if self.is_over:
                 break

@@ -55,7 +55,7 @@ class HumanStartEnv(gymnasium.Env):
     def step(self, action: int) -> Any:
         emulator, sticky_prob = self._emulator, self._env_config.sticky_prob
         reward, last_plane = 0.0, None
-        for _ in range(self._env_config.action_repeat):
+        for _ in range(emulator.frames_to_step_end):
             if not sticky_prob or self._random.random() >= sticky_prob:
                 self._last_action = self._actions[action]
             if emulator.frame_number + 1 == self._max_frames:

@@ -17,10 +17,10 @@ from lookfurther.actor import Actor
 from lookfurther.config import ActorConfig, Config
 from lookfurther.demos.episode import Episode, best_episode_index, episodes_to_chunk
 from lookfurther.demos.imitation import limit_imitation
-from lookfurther.demos.noop_starts import find_noop_starts, find_shortest_starts, first_steps
+from lookfurther.demos.noop_starts import find_noop_starts, first_steps
+from lookfurther.demos.recorded_paths import find_recorded_games, make_demo_path
 from lookfurther.envs import Envs, make_envs
-from lookfurther.envs.demo_starts import DemoPath, make_demo_start_envs
-from lookfurther.envs.emulator import Emulator
+from lookfurther.envs.demo_starts import make_demo_start_envs
 from lookfurther.envs.naming import is_atari
 from lookfurther.envs.split import SplitEnvs
 from lookfurther.errors import ConfigError
@@ -153,36 +153,27 @@ def build_jump_start_group(
         raise ConfigError(f"actor.jump_start_share is for Atari games only, not {config.env}")
     settings, lanes = config.actor, len(actor.lanes)
     is_jumping = jump_start_lanes(lanes, settings.jump_start_share)
-    starts = find_shortest_starts(config.environment, episodes)
+    demos, repeat = find_recorded_games(episodes), config.environment.action_repeat
     stream = (config.run.seed, RANDOM_STREAMS["jump_start"], actor.lanes.start)
     random = np.random.SeedSequence(stream)
     # Twice the share of these lanes: a group waits while it chooses actions.
     processes = max(1, count_cores() * lanes // settings.lanes)
     env_config = replace(config.environment, processes=min(processes, int(is_jumping.sum())))
     jump_envs = make_demo_start_envs(
-        [make_demo_path(config, noop_frames, demo) for noop_frames, demo in starts.items()],
+        [make_demo_path(log, config.env, repeat) for demo in demos if (log := demo.input_log)],
         env_config,
         settings.end_on_life_loss,
         int(is_jumping.sum()),
         int(random.generate_state(1)[0]),
     )
     jumps = JumpStarts(
-        list(starts.values()),
+        demos,
         is_jumping,
         settings.jump_start_length,
         np.random.default_rng(random),
         is_limited=settings.jump_start_range == "reached",
     )
     return JumpStartGroup(SplitEnvs(envs, jump_envs, is_jumping), actor, limits, jumps)
-
-
-def make_demo_path(config: Config, noop_frames: int, demo: Episode) -> DemoPath:
-    """A demonstration that begins after no-op frames, as actions of the emulator."""
-    repeat, actions = config.environment.action_repeat, demo.actions.tolist()
-    if not config.environment.full_actions:
-        minimal = Emulator(config.env, repeat).minimal_actions
-        actions = [minimal[action] for action in actions]
-    return DemoPath(config.env, repeat, noop_frames, tuple(actions))
 
 
 def draw_first_truncations(config: Config, lanes: range) -> np.ndarray:

@@ -14,6 +14,7 @@ import torch
 from lookfurther.config import Config
 from lookfurther.demos import catalog
 from lookfurther.demos.episode import Episode, best_episode_index
+from lookfurther.demos.noop_starts import find_noop_starts
 from lookfurther.errors import ConfigError
 from lookfurther.networks.dueling import (
     NetworkBuilder,
@@ -218,6 +219,13 @@ def _describe_run(
         progress.print_message(
             f"{pluralize(len(episodes), 'demonstration')}, {pluralize(expert_steps, 'step')},"
             f" returns {min(scores):g} to {max(scores):g}; imitated: {imitated}"
+        )
+    if episodes and config.replay.expert_noop_starts:
+        starts = find_noop_starts(config.environment, episodes)
+        hint = "" if starts else " (lookfurther demos align SET --starts makes demonstrations)"
+        progress.print_message(
+            f"no-op starts with a demonstration: {len(starts)} of"
+            f" {config.environment.noop_max + 1}{hint}"
         )
     progress.print_message(
         f"replay of {capacity:,} steps: {format_bytes(agent_bytes)}, of demonstrations:"
