@@ -11,6 +11,7 @@ import pytest
 
 from lookfurther.analysis.life_losses import LifeLoss, find_life_losses
 from lookfurther.analysis.results import divergence_reason
+from lookfurther.analysis.reward_order import RewardOrder, compare_rewards, describe_orders
 from lookfurther.analysis.rollout_envs import EnvBuilder
 from lookfurther.analysis.rollouts import DemonstrationRollout, roll_out_demonstration
 from lookfurther.analysis.standstill import (
@@ -34,6 +35,7 @@ from lookfurther.types import Spec
 CARTPOLE = Spec("CartPole-v1", (4,), 1, "float32", 2, 1.0)
 MONTEZUMA = Spec("ALE/MontezumaRevenge-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
 EVERY, STEPS = 6, 10
+NO_REWARDS = RewardOrder(0, None, None)
 
 
 class Imitator:
@@ -211,7 +213,7 @@ def test_places_are_grouped_by_their_usual_plane() -> None:
         make_standstill(1, b"ccc"),
     ]
     standstills.append(make_standstill(2, b"ccc"))
-    traces = [EpisodeTrace(0.0, 9, True, [standstill], []) for standstill in standstills]
+    traces = [EpisodeTrace(0.0, 9, True, [s], [], NO_REWARDS) for s in standstills]
     places = group_standstills(traces, cartpole_episode())
     assert [(place.episodes, place.steps) for place in places] == [([1, 2], 6), ([0, 1], 5)]
     assert places[1].distinct_planes == 2
@@ -222,7 +224,7 @@ def test_place_has_the_demonstrated_actions_at_its_plane() -> None:
     episode = cartpole_episode()
     found = make_standstill(0, b"a")
     found.plane_counts = Counter([plane_digest(episode.planes[4])])
-    (place,) = group_standstills([EpisodeTrace(0.0, 1, True, [found], [])], episode)
+    (place,) = group_standstills([EpisodeTrace(0.0, 1, True, [found], [], NO_REWARDS)], episode)
     assert place.demonstrated_actions == {int(episode.actions[4]): 1}
 
 
@@ -253,11 +255,12 @@ def test_agent_that_stops_stands_still_where_it_stops() -> None:
     agent.q_values = lambda x: np.stack([np.full(len(x), 4.5), x[:, 0] < 5], 1) * [1, 9]
     builder: Any = Corridor()
     settings = EpisodeSettings(episodes=2, max_steps=40, window=10, epsilon=0.0, seed=1)
-    traces = play_traced_episodes(agent, builder, settings)
+    traces = play_traced_episodes(agent, builder, settings, cartpole_episode())
     for i, trace in enumerate(traces):
         (found,) = trace.standstills
         assert (found.first_step, found.steps) == (5 - i, 40 - (5 - i))
         assert (found.score, trace.score, trace.steps) == (5 - i, 5 - i, 40)
+        assert trace.reward_order[:2] == (5 - i, None)
         assert found.picture is not None
         assert (found.picture == 5).all()
         assert found.q_values.tolist() == [4.5, 0]
@@ -276,6 +279,28 @@ def test_life_losses_by_hand() -> None:
     # The 100 steps up to 150 have 49 values of 7 and 51 of 5; step 180 is the first that counts.
     assert first == LifeLoss(150, (49 * 7 + 51 * 5) / 100, 1.0)
     assert (second.step, second.value_after) == (250, None)
+
+
+def test_rewards_are_compared_in_order_by_hand() -> None:
+    """The steps do not matter; 0.1 in double precision equals a stored 0.1."""
+    demonstrated = [0, 100, 0, 300, 100, 3000]
+    assert compare_rewards([100, 0, 0, 0, 300, 0], demonstrated) == (2, None, (4, 100))
+    assert compare_rewards([100, 300, 0, 3000], demonstrated) == (2, (3, 3000), (4, 100))
+    assert compare_rewards([], demonstrated) == (0, None, (1, 100))
+    assert compare_rewards([*demonstrated, 5], demonstrated) == (4, (6, 5), None)
+    assert compare_rewards(demonstrated, demonstrated) == (4, None, None)
+    assert compare_rewards([0.1], [float(np.float32(0.1))]) == (1, None, None)
+
+
+def test_most_frequent_difference_of_rewards_is_described() -> None:
+    demonstrated = [0.0] * 440 + [100]
+    spider, other = [0.0] * 384 + [3000], [0.0] * 400 + [3000]
+    orders = [compare_rewards(r, demonstrated) for r in ([], spider, other)]
+    assert describe_orders(orders) == (
+        "2 of 3 episodes: 0 rewards as demonstrated, then 3,000 at step 384,"
+        " demonstration 100 at step 440"
+    )
+    assert describe_orders(orders[:1]).endswith("then none, demonstration 100 at step 440")
 
 
 def test_episode_without_lives_loses_none() -> None:

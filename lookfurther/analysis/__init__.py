@@ -94,7 +94,7 @@ def analyse_agent(
         notes.append(f"Rollouts from the demonstration are missing: {error}.")
     wanted = settings.episodes
     log(f"{wanted.episodes} episodes of at most {wanted.max_steps:,} steps")
-    traces = play_traced_episodes(agent, builder, wanted)
+    traces = play_traced_episodes(agent, builder, wanted, episode)
     places = group_standstills(traces, episode)
     names = agent_action_names(agent)
     return Analysis(agent, demonstration, settings, names, values, rollouts, traces, places, notes)

@@ -85,6 +85,13 @@ def _trace_to_dict(trace: EpisodeTrace) -> dict[str, Any]:
         "is_over": trace.is_over,
         "standstills": [[s.first_step, s.steps] for s in trace.standstills],
         "life_losses": [loss._asdict() for loss in trace.life_losses],
+        "reward_order": trace.reward_order._asdict()
+        | {
+            name: reward and reward._asdict()
+            for name, reward in zip(
+                ("next_reward", "demonstrated_reward"), trace.reward_order[1:], strict=True
+            )
+        },
     }
 
 

@@ -51,12 +51,14 @@ class StackedRollout:
         self.env, self.observation, self.channels = env, observation, plane_channels
         self.steps, self.score = 0, 0.0
 
-    def step(self, action: int) -> None:
+    def step(self, action: int) -> float:
+        """One step; returns its reward."""
         plane, reward = self.env.step(action)
         self.observation = np.roll(self.observation, -self.channels, axis=0)
         self.observation[-self.channels :] = plane
         self.score += reward
         self.steps += 1
+        return reward
 
 
 class GreedyRollout(StackedRollout):

@@ -1,6 +1,6 @@
 """Where episodes stand still: long periods in which almost no new picture is shown.
 
-The same episodes show where lives are lost.
+The same episodes show where lives are lost and which rewards are earned.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from lookfurther.agent import Agent
 from lookfurther.analysis.life_losses import LifeLoss, find_life_losses
+from lookfurther.analysis.reward_order import RewardOrder, compare_rewards
 from lookfurther.analysis.rollout_envs import EnvBuilder
 from lookfurther.analysis.rollouts import StackedRollout
 from lookfurther.demos.episode import Episode
@@ -62,6 +63,7 @@ class EpisodeTrace(NamedTuple):
     is_over: bool  # False: cut at the maximum number of steps
     standstills: list[Standstill]
     life_losses: list[LifeLoss]
+    reward_order: RewardOrder
 
 
 class StandstillPlace(NamedTuple):
@@ -115,7 +117,7 @@ class TracedEpisode(StackedRollout):
         self.recent: deque[tuple[int, bytes]] = deque(maxlen=settings.window)
         self.standstills: list[Standstill] = []
         self.is_still = False
-        self.lives, self.values = [env.lives], []
+        self.lives, self.values, self.rewards = [env.lives], [], []
 
     def traced_step(self, action: int, q: np.ndarray) -> None:
         """One step with an action, chosen at the values q [A] of the current observation."""
@@ -132,16 +134,19 @@ class TracedEpisode(StackedRollout):
                 self.standstills[-1].action_counts[past_action] += 1
                 self.standstills[-1].plane_counts[past_digest] += 1
         self.values.append(float(q.max()))
-        self.step(action)
+        self.rewards.append(self.step(action))
         self.lives.append(self.env.lives)
 
-    def finish(self) -> EpisodeTrace:
+    def finish(self, demonstration: Episode) -> EpisodeTrace:
         losses = find_life_losses(self.lives, self.values)
-        return EpisodeTrace(self.score, self.steps, self.env.is_over, self.standstills, losses)
+        order = compare_rewards(self.rewards, demonstration.rewards.tolist())
+        return EpisodeTrace(
+            self.score, self.steps, self.env.is_over, self.standstills, losses, order
+        )
 
 
 def play_traced_episodes(
-    agent: Agent, builder: EnvBuilder, settings: EpisodeSettings
+    agent: Agent, builder: EnvBuilder, settings: EpisodeSettings, demonstration: Episode
 ) -> list[EpisodeTrace]:
     """Epsilon-greedy episodes from the evaluation's starts, all in one batch."""
     random = np.random.default_rng(settings.seed)
@@ -156,7 +161,7 @@ def play_traced_episodes(
         actions = np.where(is_random, drawn, q.argmax(-1))
         for episode, action, row in zip(active, actions.tolist(), q, strict=True):
             episode.traced_step(action, row)
-    return [episode.finish() for episode in episodes]
+    return [episode.finish(demonstration) for episode in episodes]
 
 
 def group_standstills(

@@ -98,9 +98,12 @@ def _check_analyse_options(options: AnalyseOptions) -> None:
 
 def format_analysis_summary(analysis: Analysis) -> str:
     """Format the main numbers for the terminal."""
+    from lookfurther.analysis.reward_order import describe_orders
+
     values, rollouts = analysis.values, analysis.rollouts
     leaving = sum(rollout.divergence is not None for rollout in rollouts)
     still = sum(bool(trace.standstills) for trace in analysis.traces)
+    orders = [trace.reward_order for trace in analysis.traces]
     return "\n".join(
         [
             f"demonstrated action: at {values.agreement:.1%} of the steps",
@@ -109,6 +112,7 @@ def format_analysis_summary(analysis: Analysis) -> str:
             f"{leaving} of {len(rollouts)} rollouts leave the demonstration",
             f"{still} of {len(analysis.traces)} episodes stand still",
             *_format_life_losses(analysis.traces),
+            *([describe_orders(orders)] if orders else []),
         ]
     )
 

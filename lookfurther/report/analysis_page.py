@@ -14,6 +14,7 @@ from markupsafe import Markup
 from lookfurther.analysis import Analysis
 from lookfurther.analysis.life_losses import LifeLoss
 from lookfurther.analysis.results import analysis_to_json, divergence_reason, name_counts
+from lookfurther.analysis.reward_order import RewardOrder, describe_orders, format_reward
 from lookfurther.analysis.rollouts import DemonstrationRollout
 from lookfurther.analysis.standstill import StandstillPlace
 from lookfurther.envs.naming import env_title
@@ -186,6 +187,8 @@ def _places_section(analysis: Analysis) -> Markup:
         f"{still} of {len(traces)} episodes of at most {settings.max_steps:,} steps at ε"
         f" {settings.epsilon:g} from the evaluation's starts stand still somewhere."
     )
+    if traces:
+        summary += f" {describe_orders([trace.reward_order for trace in traces])}."
     cards = [_place_card(place, analysis) for place in analysis.places[:MAX_CARDS]]
     return (
         page.render_caption(f"{summary} {STANDSTILL_CAPTION.format(settings.window)}")
@@ -233,11 +236,13 @@ def _trace_table(analysis: Analysis) -> ReportTable:
             text_cell("yes" if trace.is_over else "cut"),
             text_cell(f"{sum(s.steps for s in trace.standstills):,}"),
             *_life_loss_cells(trace.life_losses),
+            *_reward_cells(trace.reward_order),
         ]
         for i, trace in enumerate(analysis.traces)
     ]
     columns = ("lives lost", "first at step", "value before", "value after")
-    header = ("episode", "score", "steps", "ended", "steps standing still", *columns)
+    rewards = ("rewards as demonstrated", "then", "demonstration then")
+    header = ("episode", "score", "steps", "ended", "steps standing still", *columns, *rewards)
     return ReportTable("episodes", "", "", header, rows)
 
 
@@ -248,6 +253,11 @@ def _life_loss_cells(losses: list[LifeLoss]) -> list[TableCell]:
     after = EMPTY_CELL if first.value_after is None else text_cell(f"{first.value_after:.2f}")
     cells = [text_cell(f"{len(losses)}"), text_cell(f"{first.step:,}")]
     return [*cells, text_cell(f"{first.value_before:.2f}"), after]
+
+
+def _reward_cells(order: RewardOrder) -> list[TableCell]:
+    later = (format_reward(order.next_reward), format_reward(order.demonstrated_reward))
+    return [text_cell(f"{order.shared_rewards:,}"), *map(text_cell, later)]
 
 
 def encode_picture(picture: np.ndarray | None) -> str:
