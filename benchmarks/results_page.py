@@ -18,6 +18,7 @@ from lookfurther.training.run_dir import write_text
 
 RESULTS = Path(__file__).with_name("results")
 PAGE = REPOSITORY_ROOT / "docs" / "results.md"
+STARTS = {"noop": "no-op", "human": "human"}
 TABLE = re.compile(r"(?<=<!-- table: )(\w+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
@@ -49,29 +50,34 @@ def main_job() -> str:
 def atari() -> str:
     rows = []
     for row in load_result("atari")["rows"]:
-        paper = printed_scores("noop")[row["game"]]
+        starts = row.get("starts", "noop")
+        paper = printed_scores(starts)[row["game"]]
         rows.append(
             [
                 game_titles()[row["game"]],
                 row["settings"],
                 f"{row['minutes']:.0f}",
-                f"{row['episodes']}, {row['epsilon']:g}",
+                f"{row['episodes']} {STARTS[starts]}, {row['epsilon']:g}",
                 f"**{row['mean']:,}** ({row['low']:,} to {row['high']:,})",
                 f"{row['median']:,}",
                 f"{row['demonstration']:,}",
-                *(f"{paper[name]:,.0f}" for name in ("apex_dqfd_deeper", "dqfd", "rainbow")),
+                *(_score(paper.get(name)) for name in ("apex_dqfd_deeper", "dqfd", "rainbow")),
             ]
         )
     header = [
         "game",
         "settings",
         "minutes",
-        "episodes, ε",
+        "episodes, starts, ε",
         "mean (95 %)",
         "median",
         "demonstration",
     ]
     return markdown_table([*header, "paper, deeper", "DQfD", "Rainbow"], rows)
+
+
+def _score(score: float | None) -> str:
+    return "" if score is None else f"{score:,.0f}"
 
 
 def throughput() -> str:
