@@ -90,7 +90,7 @@ def test_python_code_runs(page: str, short_runs: None, tmp_path: Path) -> None:
         assert last["updates"] > 0
         optional = {"priority_expert", "expert_share", "evaluation_mean"}
         optional |= {"actors", "weights_age_seconds"}  # of a cluster
-        optional |= {"jump_start_gain", "jump_start_demo_gain"}
+        optional |= {"jump_start_gain", "jump_start_demo_gain", "jump_start_last_step"}
         assert keys - optional <= set(last) <= keys
         assert {path.name for path in run.iterdir()} <= files
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace as replace_fields
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,6 +37,7 @@ from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.master_weights import MasterWeights
 from lookfurther.networks.dueling import make_network_builder
 from lookfurther.presets import preset
+from lookfurther.training.actors import ActorPool
 from lookfurther.training.build import build_jump_start_group, build_limits
 from lookfurther.training.jump_start import (
     JumpStartGroup,
@@ -100,11 +103,15 @@ def test_gain_is_counted_after_the_handover_only() -> None:
         assert jumps.forced_actions().tolist() == [26 + i, -1]
         assert jumps.is_agent_acting.tolist() == [False, True]
         jumps.add_step(make_step(2, reward=np.full(2, 100.0)))
-    assert jumps.mean_gains() == {}
+    assert jumps.collect_metrics() == {"jump_start_last_step": 39}
     assert jumps.forced_actions().tolist() == [-1, -1]
     jumps.add_step(make_step(2, reward=np.array([7.0, 7.0])))
     jumps.add_step(make_step(2, reward=np.array([4.0, 4.0]), truncated=np.ones(2, bool)))
-    assert jumps.mean_gains() == {"jump_start_gain": 11.0, "jump_start_demo_gain": 20.0 + 21.0}
+    assert jumps.collect_metrics() == {
+        "jump_start_last_step": 39,
+        "jump_start_gain": 11.0,
+        "jump_start_demo_gain": 20.0 + 21.0,
+    }
 
 
 def test_handovers_cover_the_demonstrations_uniformly() -> None:
@@ -182,6 +189,7 @@ def test_limited_handovers_follow_the_other_lanes() -> None:
     reward = np.where(is_jumping, 100.0, 1.0)  # rewards of jumping lanes do not count
     jumps.add_step(make_step(2001, reward=reward))
     assert highest_handover() == 20 + 3
+    assert jumps.collect_metrics()["jump_start_last_step"] == 20 + 3
     jumps.add_step(make_step(2001, reward=reward, terminal=~is_jumping))
     jumps.add_step(make_step(2001, first=~is_jumping))
     assert highest_handover() == 30 + 3
@@ -331,6 +339,16 @@ def test_games_that_do_not_replay_are_left_out() -> None:
     assert [id(episode) for episode in found] == [id(recorded), id(verified)]
     with pytest.raises(DemonstrationError, match=r"set actor\.jump_start_share 0"):
         find_recorded_games([demo, unverified, recovery])
+
+
+def test_metrics_are_means_over_the_groups_that_have_them() -> None:
+    """At first, not every group has ended an episode."""
+    groups: list[Any] = [
+        SimpleNamespace(collect_metrics=lambda row=row: row)
+        for row in ({"last": 3.0}, {"last": 5.0, "gain": 7.0}, {})
+    ]
+    pool: Any = SimpleNamespace(groups=groups)
+    assert ActorPool.collect_metrics(pool) == {"last": 4.0, "gain": 7.0}
 
 
 def test_lost_lives_of_the_demonstration_do_not_end_an_episode() -> None:

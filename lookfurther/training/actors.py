@@ -224,11 +224,10 @@ class ActorPool:
         return [line for group in self.groups for line in group.envs.replacements]
 
     def collect_metrics(self) -> dict[str, float]:
-        """Means of the groups' metrics."""
-        rows = [row for group in self.groups if (row := group.collect_metrics())]
-        return (
-            {name: float(np.mean([row[name] for row in rows])) for name in rows[0]} if rows else {}
-        )
+        """Means of the groups' metrics, each over the groups that have it."""
+        rows = [group.collect_metrics() for group in self.groups]
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: float(np.mean([row[name] for row in rows if name in row])) for name in names}
 
     def low_epsilon_lanes(self) -> np.ndarray:
         """The least exploring quarter of the lanes that are counted."""

@@ -119,12 +119,13 @@ class JumpStarts:
             rewards = self.demos[start.path].rewards[start.handover :]
             self.recent_gains.append((float(self.gains[i]), float(rewards[: self.length].sum())))
 
-    def mean_gains(self) -> dict[str, float]:
-        """Mean gain after the handover in recent episodes: the agent's and the demonstration's."""
-        if not self.recent_gains:
-            return {}
-        agent, demo = np.mean(self.recent_gains, axis=0)
-        return {"jump_start_gain": float(agent), "jump_start_demo_gain": float(demo)}
+    def collect_metrics(self) -> dict[str, float]:
+        """The latest possible handover, and mean gains after the handover in recent episodes."""
+        metrics = {"jump_start_last_step": float(max(map(self._last_handover, self.demos)))}
+        if self.recent_gains:
+            agent, demo = np.mean(self.recent_gains, axis=0)
+            metrics |= {"jump_start_gain": float(agent), "jump_start_demo_gain": float(demo)}
+        return metrics
 
 
 def steps_to_exceed(demo: Episode, reward: float) -> int:
@@ -172,7 +173,7 @@ class JumpStartGroup(ActorGroup):
         return ~self.jumps.is_jumping
 
     def collect_metrics(self) -> dict[str, float]:
-        return self.jumps.mean_gains()
+        return self.jumps.collect_metrics()
 
     def resume_episodes(self, step: Step, is_continued: np.ndarray) -> None:
         super().resume_episodes(step, is_continued)
