@@ -29,11 +29,13 @@ from lookfurther.report.figure_style import (
     LineStyle,
     add_legend,
     create_panels,
+    save_png,
     set_panel_title,
     set_xlabel,
     style_axes,
 )
-from lookfurther.system.files import atomic_replace, write_text
+from lookfurther.system.files import write_text
+from lookfurther.training.monitoring.episode_stats import RECENT_EPISODES
 from lookfurther.training.monitoring.metrics import read_metrics
 from lookfurther.training.run_dir import CHANGEABLE_SETTINGS, read_config, read_versions
 
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
 
 PUBLISHED_FILE = Path(__file__).with_name("dopamine_published.json")
 AGENTS = {"dqn": "DQN", "rainbow": "Rainbow"}  # Dopamine's names of the presets
-RECENT_EPISODES = 100  # of which `return_mean` is the mean
 STORED_VERSIONS = ("commit", "python", "torch", "ale-py", "gpu")
 LINE_STYLES = {
     "dqn": LineStyle(LINE_COLOURS[0], "-"),
@@ -211,8 +212,7 @@ def main() -> None:
     if options.json:
         write_text(options.json, json.dumps(result, indent=2) + "\n")
     if options.figure:
-        with atomic_replace(options.figure) as temporary:
-            plot_returns(result).savefig(temporary, format="png", facecolor="white")
+        save_png(plot_returns(result), options.figure)
 
 
 if __name__ == "__main__":

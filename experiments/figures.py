@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from lookfurther.report.figure_style import (
     style_axes,
 )
 from lookfurther.report.score_columns import RunScores, ScoreColumn
-from lookfurther.system.files import atomic_replace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,11 +43,6 @@ VALUE_STYLES = {
     "no-tc": LineStyle(LINE_COLOURS[1], "-"),
     "true return of the best policy": LineStyle(MUTED_COLOUR, (0, (5, 1.5))),
 }
-
-
-def save_png(figure: Figure, path: Path) -> None:
-    with atomic_replace(path) as temporary:
-        figure.savefig(temporary, format="png", facecolor="white", metadata={"Software": None})
 
 
 def plot_scores(study: dict[str, Any], presets: Sequence[str]) -> Figure:

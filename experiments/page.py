@@ -17,11 +17,12 @@ from benchmarks.dopamine import curves_table, plot_returns
 from benchmarks.measure import REPOSITORY_ROOT
 from benchmarks.results_page import TABLE, load_result, markdown_table
 from experiments.experts import TASKS
-from experiments.figures import plot_curves, plot_scores, plot_values, save_png
+from experiments.figures import plot_curves, plot_scores, plot_values
 from experiments.results import RESULTS_FOLDER, load_study, preset_scores
 from lookfurther.evaluation import aggregates
 from lookfurther.evaluation.aggregates import IntervalEstimate
 from lookfurther.presets import PRESETS
+from lookfurther.report.figure_style import save_png
 from lookfurther.system.files import write_text
 
 PAGE = REPOSITORY_ROOT / "docs" / "experiments.md"

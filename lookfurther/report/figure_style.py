@@ -162,6 +162,12 @@ FIGURE_FORMATS: dict[str, dict[str, None]] = {
 }
 
 
+def save_png(figure: Figure, path: Path) -> None:
+    """Write a figure as a PNG file on white, equal for equal figures."""
+    with atomic_replace(path) as temporary:
+        figure.savefig(temporary, format="png", facecolor="white", metadata={"Software": None})
+
+
 def save_figure(figure: Figure, path: Path) -> str:
     """Write a figure next to `path` in every format, on white; return SVG for a page."""
     import matplotlib

@@ -12,6 +12,8 @@ import numpy as np
 from lookfurther.errors import CheckpointError
 from lookfurther.types import Step
 
+RECENT_EPISODES = 100  # of which `return_mean` and others are means
+
 
 class FinishedEpisode(NamedTuple):
     """An episode that ended during training."""
@@ -27,7 +29,9 @@ class EpisodeStats:
     Only lanes in `is_counted` [m] bool have statistics; None means all.
     """
 
-    def __init__(self, lanes: int, keep: int = 100, is_counted: np.ndarray | None = None) -> None:
+    def __init__(
+        self, lanes: int, keep: int = RECENT_EPISODES, is_counted: np.ndarray | None = None
+    ) -> None:
         self._is_counted = np.ones(lanes, bool) if is_counted is None else is_counted
         self._returns_in_progress = np.zeros(lanes)
         self._lengths_in_progress = np.zeros(lanes, np.int64)
