@@ -79,18 +79,18 @@ def _rollout_to_dict(
 
 
 def _trace_to_dict(trace: EpisodeTrace) -> dict[str, Any]:
+    order = trace.reward_order
     return {
         "score": trace.score,
         "steps": trace.steps,
         "is_over": trace.is_over,
         "standstills": [[s.first_step, s.steps] for s in trace.standstills],
         "life_losses": [loss._asdict() for loss in trace.life_losses],
-        "reward_order": trace.reward_order._asdict()
-        | {
-            name: reward and reward._asdict()
-            for name, reward in zip(
-                ("next_reward", "demonstrated_reward"), trace.reward_order[1:], strict=True
-            )
+        "reward_order": {
+            "shared_rewards": order.shared_rewards,
+            "next_reward": order.next_reward and order.next_reward._asdict(),
+            "demonstrated_reward": order.demonstrated_reward
+            and order.demonstrated_reward._asdict(),
         },
     }
 
