@@ -22,6 +22,7 @@ import torch
 
 from lookfurther.cli.options.parsing import check_writable
 from lookfurther.errors import ConfigError
+from lookfurther.system.cpu_info import find_cpu_model
 from lookfurther.system.files import write_text
 from lookfurther.system.processes import safe_import_path
 
@@ -64,7 +65,7 @@ def limit_cores(cores: int) -> None:
 def machine_info(packages: Sequence[str]) -> dict[str, Any]:
     """The hardware, the versions and the commit that figures were measured with."""
     return {
-        "cpu": _cpu_model(),
+        "cpu": find_cpu_model() or platform.machine(),
         "cores": sorted(os.sched_getaffinity(0)),
         "platform": platform.platform(),
         "python": platform.python_version(),
@@ -80,12 +81,6 @@ def installed_version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _cpu_model() -> str:
-    output = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout
-    named = (line.partition(":")[2] for line in output.splitlines() if "Model name" in line)
-    return next(named, platform.machine()).strip()
 
 
 def _git_commit() -> str:
