@@ -28,7 +28,6 @@ import torch
 from benchmarks.measure import (
     add_json_option,
     format_table,
-    installed_version,
     machine_info,
     write_report,
 )
@@ -41,6 +40,7 @@ from lookfurther.demos.storage import save_episodes
 from lookfurther.networks.dueling import make_network_builder
 from lookfurther.training.callbacks import Callback, RunContext
 from lookfurther.training.loop import TrainingLoop
+from lookfurther.training.run_dir import package_version
 from lookfurther.types import Spec
 
 TASK = TASKS["CartPole"]
@@ -191,7 +191,7 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=4_000)
     options.add_argument("--period", type=int, default=1_000, help="steps between evaluations")
     options = options.parse_args()
-    if not installed_version("DI-engine"):
+    if not package_version("DI-engine"):
         sys.exit("DI-engine is missing: pip install DI-engine==0.5.3")
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)

@@ -28,13 +28,13 @@ from benchmarks.measure import (
     BenchmarkProcess,
     format_missing,
     format_table,
-    installed_version,
     limit_cores,
     machine_info,
     make_parser,
     median_of_rounds,
     write_report,
 )
+from lookfurther.training.run_dir import package_version
 
 GAME = "ALE/Breakout-v5"
 SAMPLES_PER_STEP = 8.0
@@ -95,7 +95,7 @@ class LookFurtherTraining:
 
 def two_core_training(lanes: int) -> LookFurtherTraining:
     return LookFurtherTraining(
-        "apex-dqfd" if installed_version("minari") else "no-demos",
+        "apex-dqfd" if package_version("minari") else "no-demos",
         FILL,
         env=GAME,
         actor__lanes=lanes,
@@ -147,7 +147,7 @@ def measure_once(options: argparse.Namespace, seconds: float, build: Any, *argum
 
 def choose_peer_settings(options: argparse.Namespace) -> tuple[dict[str, tuple], list[dict]]:
     """The fastest settings of stable-baselines3 on this machine, and the trials."""
-    if not installed_version("stable-baselines3"):
+    if not package_version("stable-baselines3"):
         return {}, [{"absent": "stable-baselines3 is not installed"}]
     threads = sorted({1, options.cores})
     trials = []

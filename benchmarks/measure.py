@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import multiprocessing
 import os
 import platform
-import shutil
 import statistics
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -25,6 +22,7 @@ from lookfurther.errors import ConfigError
 from lookfurther.system.cpu_info import find_cpu_model
 from lookfurther.system.files import write_text
 from lookfurther.system.processes import safe_import_path
+from lookfurther.training.run_dir import find_git_commit, package_version
 
 REPOSITORY_ROOT = Path(__file__).parents[1]
 
@@ -69,30 +67,10 @@ def machine_info(packages: Sequence[str]) -> dict[str, Any]:
         "cores": sorted(os.sched_getaffinity(0)),
         "platform": platform.platform(),
         "python": platform.python_version(),
-        "versions": {package: installed_version(package) for package in packages},
-        "commit": _git_commit(),
+        "versions": {package: package_version(package) for package in packages},
+        "commit": find_git_commit(REPOSITORY_ROOT) or "none",
         "load_at_start": os.getloadavg()[0],
     }
-
-
-def installed_version(package: str) -> str | None:
-    """The installed version, or None."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _git_commit() -> str:
-    """The commit of this checkout, with + if it has changes; "none" outside a repository."""
-    if not shutil.which("git"):
-        return "none"
-    git = ["git", "-C", str(REPOSITORY_ROOT)]
-    head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    if head.returncode:
-        return "none"
-    dirty = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True).stdout
-    return head.stdout.strip() + ("+" if dirty else "")
 
 
 def median_of_rounds(rounds: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -19,7 +19,6 @@ from pathlib import Path
 from benchmarks.measure import (
     add_json_option,
     format_table,
-    installed_version,
     limit_cores,
     machine_info,
     write_report,
@@ -29,6 +28,7 @@ from lookfurther.demos.go_explore import SearchConfig, SearchProgress, run_searc
 from lookfurther.demos.importers import action_sequence
 from lookfurther.envs.emulator import rom_digest
 from lookfurther.envs.factory import find_game
+from lookfurther.training.run_dir import package_version
 
 PRINT_PERIOD = 60  # seconds between lines while the score does not change
 
@@ -112,7 +112,7 @@ def write_demonstration(
         "emulator": {
             "game": game,
             "rom_sha256": rom_digest(game),
-            "ale_py": installed_version("ale-py"),
+            "ale_py": package_version("ale-py"),
         },
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
     }

@@ -242,7 +242,7 @@ def test_versions_name_gpu_of_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_git_commit_is_that_of_checkout(tmp_path: Path) -> None:
-    assert run_dir._git_commit(tmp_path) is None
+    assert run_dir.find_git_commit(tmp_path) is None
 
     def git(*arguments: str) -> str:
         identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
@@ -252,12 +252,12 @@ def test_git_commit_is_that_of_checkout(tmp_path: Path) -> None:
         ).stdout.strip()
 
     git("init")
-    assert run_dir._git_commit(tmp_path) is None
+    assert run_dir.find_git_commit(tmp_path) is None
     (tmp_path / "file").write_text("1")
     git("add", "file")
     git("commit", "-m", "one")
     git("tag", "v1")
     commit = git("rev-parse", "HEAD")
-    assert run_dir._git_commit(tmp_path) == commit
+    assert run_dir.find_git_commit(tmp_path) == commit
     (tmp_path / "file").write_text("2")
-    assert run_dir._git_commit(tmp_path) == commit + "-dirty"
+    assert run_dir.find_git_commit(tmp_path) == commit + "-dirty"

@@ -182,7 +182,7 @@ def collect_versions() -> dict[str, str | None]:
         "machine": platform.machine(),
         "cpu": find_cpu_model(),
         **{package: package_version(package) for package in RECORDED_PACKAGES},
-        "commit": _git_commit(Path(__file__).parents[2]),
+        "commit": find_git_commit(Path(__file__).parents[2]),
     }
 
 
@@ -204,7 +204,7 @@ def read_versions(path: Path) -> dict[str, str]:
     return {make_printable(name): make_printable(value) for name, value in versions if value}
 
 
-def _git_commit(checkout: Path) -> str | None:
+def find_git_commit(checkout: Path) -> str | None:
     """The commit of a git checkout, with -dirty if files differ from it."""
     if not (checkout / ".git").exists():
         return None
