@@ -11,7 +11,7 @@ import tyro
 
 from lookfurther.cli.demos.arguments import NewSetName, SetName
 from lookfurther.cli.demos.formatting import format_episode_size
-from lookfurther.cli.demos.transfer import print_saved_set
+from lookfurther.cli.demos.transfer import save_new_set
 from lookfurther.cli.options.parsing import Flag
 from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
@@ -54,8 +54,7 @@ def align_set(options: AlignOptions) -> int:
     if not episodes:
         raise DemonstrationError(f"no episode of {demo_set.name} could be aligned: use it as it is")
     source = f"aligned from {demo_set.name}"
-    path = storage.save_episodes(name, episodes, spec, source, env_config=env_config)
-    print_saved_set(name, episodes, path)
+    save_new_set(name, episodes, spec, source, env_config)
     return 0
 
 

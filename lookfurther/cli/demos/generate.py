@@ -11,9 +11,9 @@ import tyro
 
 from lookfurther.cli.demos.arguments import EnvId, NewSetName, RunPath
 from lookfurther.cli.demos.formatting import format_audited_episode
-from lookfurther.cli.demos.transfer import check_env_config, print_saved_set
+from lookfurther.cli.demos.transfer import check_env_config, save_new_set
 from lookfurther.config import EnvConfig
-from lookfurther.demos import catalog, storage
+from lookfurther.demos import catalog
 from lookfurther.demos.episode import Episode
 from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.types import Spec
@@ -89,8 +89,8 @@ def search_demos(options: SearchOptions) -> int:
         env, options.frames, options.minutes, options.processes, options.seed, options.episodes
     )
     episodes = run_search(config, SearchProgressPrinter())
-    source = f"search of {options.frames:,} frames"
-    save_and_report(name, episodes, get_spec(env, EnvConfig()), source)
+    source, env_config = f"search of {options.frames:,} frames", EnvConfig()
+    save_and_report(name, episodes, get_spec(env, env_config), source, env_config)
     return 0
 
 
@@ -187,14 +187,9 @@ def _registering_modules(env: str) -> tuple[str, ...]:
 
 
 def save_and_report(
-    name: str,
-    episodes: Sequence[Episode],
-    spec: Spec,
-    source: str,
-    env_config: EnvConfig | None = None,
+    name: str, episodes: Sequence[Episode], spec: Spec, source: str, env_config: EnvConfig
 ) -> None:
     """Print the episodes and save them as a new set."""
     for i, episode in enumerate(episodes):
         print(format_audited_episode(f"episode {i}", episode))
-    path = storage.save_episodes(name, episodes, spec, source, env_config=env_config)
-    print_saved_set(name, episodes, path)
+    save_new_set(name, episodes, spec, source, env_config)

@@ -12,8 +12,8 @@ import tyro
 from lookfurther.cli.demos.align import check_alignable
 from lookfurther.cli.demos.arguments import NewSetName, RunPath
 from lookfurther.cli.demos.formatting import format_episode_size
-from lookfurther.cli.demos.transfer import print_saved_set
-from lookfurther.demos import catalog, storage
+from lookfurther.cli.demos.transfer import save_new_set
+from lookfurther.demos import catalog
 from lookfurther.demos.episode import Episode
 from lookfurther.envs.atari import NOOP_MAX
 from lookfurther.errors import ConfigError, DemonstrationError
@@ -69,8 +69,7 @@ def recover_agent(options: RecoverOptions) -> int:
     if not recoveries:
         raise DemonstrationError("no way back was found: nothing is saved")
     source = f"recoveries of {options.run} to {demo_set.name}"
-    path = storage.save_episodes(name, recoveries, agent.spec, source, env_config=env_config)
-    print_saved_set(name, recoveries, path)
+    save_new_set(name, recoveries, agent.spec, source, env_config)
     return 0
 
 

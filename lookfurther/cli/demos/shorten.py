@@ -10,7 +10,7 @@ import tyro
 from lookfurther.cli.demos.align import check_alignable
 from lookfurther.cli.demos.arguments import NewSetName, SetName
 from lookfurther.cli.demos.formatting import format_episode_size
-from lookfurther.cli.demos.transfer import print_saved_set
+from lookfurther.cli.demos.transfer import save_new_set
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode
 from lookfurther.system.processes import parallel_map
@@ -34,8 +34,7 @@ def shorten_set(options: ShortenOptions) -> int:
     shorten = partial(print_shortened, demo_set.name, spec.env, env_config.action_repeat)
     episodes = list(parallel_map(shorten, list(enumerate(demo_set.episodes))))
     source = f"shortened from {demo_set.name}"
-    path = storage.save_episodes(name, episodes, spec, source, env_config=env_config)
-    print_saved_set(name, episodes, path)
+    save_new_set(name, episodes, spec, source, env_config)
     return 0
 
 

@@ -25,6 +25,7 @@ from lookfurther.demos.playback import count_ambiguous_steps
 from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.system.formatting import format_number, pluralize
 from lookfurther.system.processes import parallel_map
+from lookfurther.types import Spec
 from lookfurther.validation import validate
 
 RECORDING_SUFFIXES = (".demo", ".npz", ".hdf5")
@@ -92,8 +93,7 @@ def import_files(options: ImportOptions) -> int:
     episodes = [episode for demos in imported for episode in demos.episodes]
     source = f"import of {_join_names(paths)}"
     env_config = imported[0].env_config
-    saved = storage.save_episodes(name, episodes, imported[0].spec, source, env_config=env_config)
-    print_saved_set(name, episodes, saved)
+    save_new_set(name, episodes, imported[0].spec, source, env_config)
     return 0
 
 
@@ -136,8 +136,11 @@ def _join_names(paths: Sequence[Path]) -> str:
     return names + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
 
 
-def print_saved_set(name: str, episodes: Sequence[Episode], path: Path) -> None:
-    """Print the name, size and folder of a new set, and commands that use it."""
+def save_new_set(
+    name: str, episodes: Sequence[Episode], spec: Spec, source: str, env_config: EnvConfig
+) -> None:
+    """Save a set; print its name, size and folder, and commands that use it."""
+    path = storage.save_episodes(name, episodes, spec, source, env_config=env_config)
     best = format_number(max(episode.score for episode in episodes))
     print(f"{name}: {pluralize(len(episodes), 'episode')}, best return {best}, in {path}")
     if ambiguous := sum(episode.audit.ambiguous for episode in episodes if episode.audit):
@@ -185,6 +188,5 @@ def merge_sets(options: MergeOptions) -> int:
     episodes = [episode for demo_set in demo_sets for episode in demo_set.episodes]
     source = f"merged from {', '.join(demo_set.name for demo_set in demo_sets)}"
     env_config = storage.recorded_env_config(first)
-    path = storage.save_episodes(name, episodes, first.spec, source, env_config=env_config)
-    print_saved_set(name, episodes, path)
+    save_new_set(name, episodes, first.spec, source, env_config)
     return 0
