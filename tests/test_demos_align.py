@@ -245,6 +245,15 @@ def test_align_saves_nothing_if_no_episode_aligns(
     assert not catalog.set_path("aligned-v0").exists()
 
 
+@pytest.mark.usefixtures("saved")
+def test_align_rejects_sets_with_sticky_actions(recorded: Episode) -> None:
+    env_config = EnvConfig(sticky_prob=0.25)
+    spec = get_spec(PACMAN, env_config)
+    storage.save_episodes("sticky-v0", [recorded], spec, "a test", env_config=env_config)
+    with pytest.raises(DemonstrationError, match="sticky-v0 has sticky actions"):
+        align_command.align_set(align_command.AlignOptions("sticky", "new"))
+
+
 def test_parallel_align_keeps_episode_order(
     recorded: Episode, aligned: Episode, saved: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

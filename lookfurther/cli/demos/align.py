@@ -13,7 +13,6 @@ from lookfurther.cli.demos.arguments import NewSetName, SetName
 from lookfurther.cli.demos.formatting import format_episode_size
 from lookfurther.cli.demos.transfer import save_new_set
 from lookfurther.cli.options.parsing import Flag
-from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode
 from lookfurther.errors import ConfigError, DemonstrationError
@@ -46,7 +45,7 @@ def align_set(options: AlignOptions) -> int:
         raise ConfigError(f"--steps must be 0 or more, not {options.steps}")
     name, demo_set = catalog.new_set_id(options.name), catalog.open_set(options.source)
     spec, env_config = demo_set.description.spec, storage.recorded_env_config(demo_set.description)
-    check_alignable(demo_set, env_config)
+    check_alignable(demo_set)
     if options.steps:
         demo_set = take_first_steps(demo_set, options.steps, env_config.action_repeat)
     align_all = align_every_start if options.starts else align_every_episode
@@ -113,12 +112,12 @@ def align_starts(
     return games
 
 
-def check_alignable(demo_set: catalog.DemoSet, env_config: EnvConfig) -> None:
+def check_alignable(demo_set: catalog.DemoSet) -> None:
     """Raise if alignment is impossible."""
-    name = demo_set.name
-    if not demo_set.description.origin.game:
+    name, origin = demo_set.name, demo_set.description.origin
+    if not origin.game:
         raise DemonstrationError(f"{name} is not of an Atari game: only those can be aligned")
-    if env_config.sticky_prob:
+    if origin.sticky:
         raise DemonstrationError(f"{name} has sticky actions: such games cannot be aligned")
 
 

@@ -56,7 +56,7 @@ def recover_agent(options: RecoverOptions) -> int:
     name = catalog.new_set_id(options.name)
     agent = Agent.load(options.run, device=resolve_device(options.device, setting="device"))
     demo_set, env_config = catalog.open_set(options.demos), agent.config.environment
-    check_alignable(demo_set, env_config)
+    check_alignable(demo_set)
     episodes = catalog.load_set(options.demos, agent.spec, env_config)
     games = play_stuck_games(agent, options, max(episode.score for episode in episodes))
     # The planes of a demonstration are large, and the search does not need them.

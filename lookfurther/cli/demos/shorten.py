@@ -30,7 +30,7 @@ def shorten_set(options: ShortenOptions) -> int:
     """Save a new set; an episode whose waits are all needed is kept unchanged."""
     name, demo_set = catalog.new_set_id(options.name), catalog.open_set(options.source)
     spec, env_config = demo_set.description.spec, storage.recorded_env_config(demo_set.description)
-    check_alignable(demo_set, env_config)
+    check_alignable(demo_set)
     shorten = partial(print_shortened, demo_set.name, spec.env, env_config.action_repeat)
     episodes = list(parallel_map(shorten, list(enumerate(demo_set.episodes))))
     source = f"shortened from {demo_set.name}"
