@@ -38,15 +38,7 @@ class PlaybackStep(NamedTuple):
 
 def play_log(input_log: InputLog, emulator: Emulator) -> Iterator[float]:
     """Play an input log on an emulator after its reset and yield the reward of each frame."""
-    writes = iter([*input_log.ram_writes.tolist(), (len(input_log.frame_actions), 0, 0)])
-    next_frame, address, value = next(writes)
-    for i, action in enumerate(input_log.frame_actions.tolist()):
-        while next_frame == i:
-            emulator.write_ram(address, value)
-            next_frame, address, value = next(writes)
-        yield emulator.step_frame(action)
-        if emulator.is_over:
-            return
+    return emulator.play_frames(input_log.frame_actions.tolist(), input_log.ram_writes.tolist())
 
 
 def play_steps(

@@ -24,14 +24,8 @@ class RecordedStep(NamedTuple):
     ram_writes: tuple[tuple[int, int, int], ...] = ()  # (frame of the step, address, value)
 
     def play(self, emulator: Emulator) -> float:
-        """Play the step and return its reward; a RAM byte is written just before its frame."""
-        reward = 0.0
-        for frame, action in enumerate(self.frame_actions):
-            for at, address, value in self.ram_writes:
-                if at == frame:
-                    emulator.write_ram(address, value)
-            reward += emulator.step_frame(action)
-        return reward
+        """Play the step and return its reward."""
+        return sum(emulator.play_frames(self.frame_actions, self.ram_writes))
 
 
 class DemoPath(NamedTuple):

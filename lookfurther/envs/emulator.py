@@ -11,7 +11,8 @@ import math
 import platform
 import struct
 import zlib
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -124,12 +125,23 @@ class Emulator:
         A step has `action_repeat` frames. It is shorter if the first of them are already played,
         or if it is the first one of a game with a phase.
         """
-        reward = 0.0
-        for _ in range(self.frames_to_step_end):
-            reward += self.step_frame(action)
-            if self.is_over:
-                break
+        reward = sum(self.play_frames([action] * self.frames_to_step_end))
         return self.current_plane(), reward, self.is_over
+
+    def play_frames(
+        self, actions: Sequence[int], ram_writes: Sequence[Sequence[int]] = ()
+    ) -> Iterator[float]:
+        """Play frames up to the end of the game and yield the reward of each.
+
+        A RAM write (frame, address, value) is made just before its frame; they are in order.
+        """
+        writes = deque(ram_writes)
+        for frame, action in enumerate(actions):
+            while writes and writes[0][0] == frame:
+                self.write_ram(*writes.popleft()[1:])
+            yield self.step_frame(action)
+            if self.is_over:
+                return
 
     def current_plane(self, fused: bool = FUSED_MULTIPLY_ADD) -> np.ndarray:
         """What the vector environment would return if the step ended here, [1, 84, 84] uint8."""
