@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lookfurther.errors import LookFurtherError
-from lookfurther.report.figure_style import LINE_COLOURS, TEXT_COLOUR, style_axes
+from lookfurther.report.figure_style import LINE_COLOURS, TEXT_COLOUR, save_png, style_axes
 from lookfurther.report.learning_curve import MetricRows, MetricSeries, metric_series
-from lookfurther.system.files import atomic_replace
 from lookfurther.training.monitoring.metrics import read_metrics
 
 if TYPE_CHECKING:
@@ -74,8 +73,7 @@ def draw_figure(
     if len(runs) > 1:
         handles, names = panels[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside upper right", ncols=len(runs), frameon=False)
-    with atomic_replace(out) as temporary:
-        figure.savefig(temporary, format="png")
+    save_png(figure, out)
 
 
 def parse_named_run(word: str) -> tuple[str, Path]:

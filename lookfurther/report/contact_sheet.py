@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lookfurther.errors import LookFurtherError
-from lookfurther.report.figure_style import GRID_COLOUR, LINE_COLOURS, MUTED_COLOUR, TEXT_COLOUR
-from lookfurther.system.files import atomic_replace
+from lookfurther.report.figure_style import (
+    GRID_COLOUR,
+    LINE_COLOURS,
+    MUTED_COLOUR,
+    TEXT_COLOUR,
+    save_png,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +53,7 @@ def write_contact_sheet(
     page_height = HEADER_HEIGHT + sum(heights) + 2 * PAGE_MARGIN
     left, margin = PAGE_MARGIN / PAGE_WIDTH, PAGE_MARGIN / page_height
     top = 1 - margin - HEADER_HEIGHT / page_height
-    figure = Figure((PAGE_WIDTH, page_height), dpi=120, facecolor="white")
+    figure = Figure((PAGE_WIDTH, page_height), dpi=120)
     edges = {"left": left, "right": 1 - left, "bottom": margin, "top": top}
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights, hspace=0, **edges)
     for i, row in enumerate(rows):
@@ -57,8 +62,7 @@ def write_contact_sheet(
     figure.text(left, 1 - margin, title, fontsize=16, color=TEXT_COLOUR, va="top", weight="bold")
     below_title = 1 - margin - 0.35 / page_height
     figure.text(left, below_title, subtitle, fontsize=11, color=MUTED_COLOUR, va="top")
-    with atomic_replace(out) as temporary:
-        figure.savefig(temporary, format="png")
+    save_png(figure, out)
 
 
 def _picture_height(row: EpisodeRow, columns: int) -> float:

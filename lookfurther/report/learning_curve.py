@@ -16,10 +16,10 @@ from lookfurther.report.figure_style import (
     MUTED_COLOUR,
     TEXT_COLOUR,
     mark_panel_empty,
+    save_png,
     set_log_scale,
     style_axes,
 )
-from lookfurther.system.files import atomic_replace
 from lookfurther.training.monitoring.metrics import get_metric, read_metrics
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ def plot_learning_curve(
     lower.set_xlim(left=0)
     lower.set_xlabel("agent steps", color=TEXT_COLOUR, fontsize=11)
     figure.align_ylabels()
-    with atomic_replace(Path(out)) as temporary:
-        figure.savefig(temporary, format="png")
+    save_png(figure, Path(out))
 
 
 def _plot_returns(axes: Axes, rows: MetricRows, other_runs: Mapping[str, Path]) -> None:
