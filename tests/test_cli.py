@@ -99,8 +99,12 @@ def test_sigterm_saves_checkpoint_and_prints_hint(tmp_path: Path) -> None:
     assert saved.metadata["step"] == read_metrics(folder / "metrics.jsonl")[-1]["step"] >= 200
 
 
-def test_time_limit_prints_resume_hint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("has_replay", [True, False])
+def test_time_limit_prints_how_to_continue(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    has_replay: bool,
 ) -> None:
     """Uses a clock that advances by one second at every reading."""
     seconds = itertools.count(0.0)
@@ -108,9 +112,14 @@ def test_time_limit_prints_resume_hint(
         run, "TrainingClock", lambda spent=0.0: TrainingClock(spent, lambda: next(seconds))
     )
     args = tiny_train_args(tmp_path / "run", run__steps="100000000", run__minutes="2")
-    assert main(args) == 0
-    out = capfd.readouterr().out
-    assert out.endswith("stopped (time): continue with more --run.minutes and --resume\n")
+    assert main([*args, *([] if has_replay else ["--run.no-keep-final-replay"])]) == 0
+    hint = "more --run.minutes and --resume"
+    if not has_replay:
+        hint = f"--init {tmp_path / 'run'} in another --run.folder"
+    assert capfd.readouterr().out.endswith(f"stopped (time): continue with {hint}\n")
+    saved, _ = checkpoint.load_newest(tmp_path / "run" / "checkpoints")
+    assert saved is not None
+    assert ("agent_replay" in saved.files) == has_replay
 
 
 def test_train_pong_briefly(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,8 @@ def with_unchecked_value(config: Config, name: str) -> Config:
 NOT_LEARNING = {"run.seed", "run.folder", "run.steps", "run.minutes", "run.device", "run.compile"}
 NOT_LEARNING |= {"run.threads", "environment.threads", "environment.processes"}
 NOT_LEARNING |= {"run.log_period", "run.loggers", "run.checkpoint_period", "run.checkpoint_minutes"}
-NOT_LEARNING |= {"run.keep_checkpoints", "environment.worker_timeout", "environment.max_failures"}
+NOT_LEARNING |= {"run.keep_checkpoints", "run.keep_final_replay"}
+NOT_LEARNING |= {"environment.worker_timeout", "environment.max_failures"}
 
 
 @pytest.mark.parametrize("name", flatten_settings(BASE_CONFIG))

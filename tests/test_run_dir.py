@@ -153,6 +153,7 @@ ALLOWED_CHANGES: dict[str, Any] = {
     "run__steps": 7,
     "run__minutes": 7.0,
     "run__keep_checkpoints": 7,
+    "run__keep_final_replay": False,
     "run__log_period": 7,
     "run__loggers": ("csv",),
     "run__checkpoint_period": 7,

@@ -5,12 +5,17 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from lookfurther import Config, replace, train
+from lookfurther import Agent, Callback, Config, replace, train
+from lookfurther.errors import CheckpointError
+from lookfurther.training.callbacks import RunContext
+from lookfurther.training.checkpoints import checkpoint
 from lookfurther.training.config_json import to_json
 from lookfurther.training.loop import updates_due
 from lookfurther.types import END, FIRST
@@ -112,6 +117,46 @@ def test_resume_without_env_state_restarts_episodes(
     assert not mass[:, 40:50].any()  # no item spans the resume
     assert torch.equal(mass[:, 50:70].gt(0).all(-1), acts[:, 50:70])
     assert acts.float().mean() == pytest.approx(3 / 4, abs=0.1)
+
+
+def test_finished_run_without_replay_starts_another(tmp_path: Path, balance_demos: Path) -> None:
+    """Only the checkpoint of the last step lacks the replay, although it is also a regular one."""
+    complete, without = (
+        tiny_config(tmp_path / name, balance_demos, run__checkpoint_period=200)
+        for name in ("complete", "without")
+    )
+    without = replace(without, run__keep_final_replay=False)
+    for config in (complete, without):
+        train(config)
+    saved = newest_checkpoint(tmp_path / "without")
+    expected = newest_checkpoint(tmp_path / "complete")
+    assert expected.files.pop("agent_replay")
+    assert_checkpoints_equal(saved, expected)
+    assert "agent_replay" in checkpoint.load(saved.path.with_name("step_000000000200")).files
+
+    with pytest.raises(CheckpointError, match=r"step_0+400 has no replay \(run\.keep"):
+        train(replace(without, run__steps=500), resume=True)
+    assert newest_checkpoint(tmp_path / "without").files.keys() == saved.files.keys()
+    assert Agent.load(tmp_path / "without").step == 400
+    started = replace(without, run__folder=str(tmp_path / "new"))
+    assert train(started, init=tmp_path / "without").stop_reason == "done"
+
+
+class StopAtHalf(Callback):
+    def on_log(self, run: RunContext, row: Mapping[str, Any]) -> None:
+        if run.step >= 200:
+            run.stop("half")
+
+
+def test_interrupted_run_keeps_its_replay(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path / "run", run__keep_final_replay=False)
+    assert train(config, callbacks=[StopAtHalf()]).stop_reason == "half"
+    config = replace(config, run__keep_final_replay=True)
+    assert train(config, resume=True).stop_reason == "done"
+    train(tiny_config(tmp_path / "uninterrupted"))
+    assert_checkpoints_equal(
+        newest_checkpoint(tmp_path / "run"), newest_checkpoint(tmp_path / "uninterrupted")
+    )
 
 
 @pytest.mark.parametrize("phase", range(4))

@@ -66,7 +66,9 @@ def run(args: list[str]) -> int:
     folder = summary.folder
     plot_learning_curve(folder / "metrics.jsonl", folder / "curve.png")
     print_line(f"{format_training_summary(summary)}\nrun folder: {folder}")
-    if summary.stop_reason != "done":
+    if summary.stop_reason == "time" and not config.run.keep_final_replay:
+        print_line(f"stopped (time): continue with --init {folder} in another --run.folder")
+    elif summary.stop_reason != "done":
         change = "more --run.minutes" if summary.stop_reason == "time" else "the same command"
         print_line(f"stopped ({summary.stop_reason}): continue with {change} and --resume")
     return 0

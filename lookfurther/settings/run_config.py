@@ -40,3 +40,5 @@ class RunConfig:
     """minutes between checkpoints, in addition; 0: never"""
     keep_checkpoints: int = 2
     """number of newest checkpoints to keep"""
+    keep_final_replay: bool = True
+    """store the replay also when steps or minutes are used up; --resume needs it"""

@@ -221,8 +221,10 @@ class TrainingRun:
         return True
 
     def _save_checkpoint(self) -> None:
-        files, metadata = self.loop.state(), self._checkpoint_metadata()
-        folder, keep = self.run_dir.checkpoints_dir, self.config.run.keep_checkpoints
+        run, files, metadata = self.config.run, self.loop.state(), self._checkpoint_metadata()
+        if not run.keep_final_replay and (self.step >= run.steps or self._is_time_up()):
+            del files["agent_replay"]
+        folder, keep = self.run_dir.checkpoints_dir, run.keep_checkpoints
         if self.step == 0:  # pre-training continues at the same step
             path = checkpoint.save_and_remove_others(folder, 0, files, metadata)
         else:
@@ -241,6 +243,10 @@ class TrainingRun:
 
     def load_checkpoint(self, saved: checkpoint.Checkpoint) -> None:
         """Continue from a checkpoint."""
+        if "agent_replay" not in saved.files:
+            raise CheckpointError(
+                f"{saved.path} has no replay (run.keep_final_replay): start a new run with --init"
+            )
         seconds = checkpoint_metadata.get_number(saved, "seconds")
         try:
             updates = checkpoint_metadata.get_count(saved, "updates")

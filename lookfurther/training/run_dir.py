@@ -38,6 +38,7 @@ CHANGEABLE_SETTINGS = frozenset(
         "run.steps",
         "run.minutes",
         "run.keep_checkpoints",
+        "run.keep_final_replay",
         "run.log_period",
         "run.loggers",
         "run.checkpoint_period",
