@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lookfurther.demos.align import verified_episode
+from lookfurther.demos.aligned_game import require_aligned
 from lookfurther.demos.beam_search import (
     BYTE_LIMIT_RANGE,
     BeamSearch,
@@ -26,7 +27,6 @@ from lookfurther.demos.beam_search import (
 from lookfurther.demos.delayed_log import NOOP, without_delay
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import step_ends
-from lookfurther.demos.shorten import require_aligned
 from lookfurther.demos.step_emulator import StepEmulator
 
 if TYPE_CHECKING:

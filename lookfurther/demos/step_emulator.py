@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lookfurther.demos.episode import InputLog
 from lookfurther.envs.emulator import load_game, make_ale
 from lookfurther.envs.factory import find_game
@@ -24,6 +26,13 @@ class StepEmulator:
     def play_step(self, action: int) -> float:
         """Hold an action for a step; returns the reward."""
         return float(sum(self.ale.act(action) for _ in range(self.action_repeat)))
+
+    def play_observed_step(self, action: int) -> tuple[float, np.ndarray]:
+        """Hold an action for a step; returns the reward and the maximum of the last two frames."""
+        reward = sum(self.ale.act(action) for _ in range(self.action_repeat - 1))
+        frame = self.ale.getScreenGrayscale()
+        reward += self.ale.act(action)
+        return float(reward), np.maximum(frame, self.ale.getScreenGrayscale())
 
     def play_from(self, state: ALEState, actions: Sequence[int]) -> float:
         """Play steps after a state; returns their rewards."""

@@ -24,8 +24,8 @@ COMMANDS = CommandGroup(
         "align": Command(
             "NAME --name NEW", "convert human play to one action per step", "align:align_set"
         ),
-        "shorten": Command(
-            "NAME --name NEW", "shorten the waits of aligned play", "shorten:shorten_set"
+        "retime": Command(
+            "NAME --name NEW", "change the waits of aligned play", "retime:retime_set"
         ),
         "recover": Command(
             "RUN --demos SET --name NEW",

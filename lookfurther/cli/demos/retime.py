@@ -1,4 +1,4 @@
-"""lookfurther demos shorten"""
+"""lookfurther demos retime"""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from lookfurther.system.processes import parallel_map
 
 
 @dataclass(frozen=True)
-class ShortenOptions:
-    """Shorten the waits of aligned Atari episodes."""
+class RetimeOptions:
+    """Change the waits of aligned Atari episodes: an agent without memory can then play them."""
 
     source: SetName = tyro.MISSING
     """the set"""
@@ -26,23 +26,23 @@ class ShortenOptions:
     """the new set"""
 
 
-def shorten_set(options: ShortenOptions) -> int:
-    """Save a new set; an episode whose waits are all needed is kept unchanged."""
+def retime_set(options: RetimeOptions) -> int:
+    """Save a new set; an episode that does not get better is kept unchanged."""
     name, demo_set = catalog.new_set_id(options.name), catalog.open_set(options.source)
     spec, env_config = demo_set.description.spec, storage.recorded_env_config(demo_set.description)
     check_alignable(demo_set)
-    shorten = partial(print_shortened, demo_set.name, spec.env, env_config.action_repeat)
-    episodes = list(parallel_map(shorten, list(enumerate(demo_set.episodes))))
-    source = f"shortened from {demo_set.name}"
+    retime = partial(print_retimed, demo_set.name, spec.env, env_config.action_repeat)
+    episodes = list(parallel_map(retime, list(enumerate(demo_set.episodes))))
+    source = f"retimed from {demo_set.name}"
     save_new_set(name, episodes, spec, source, env_config)
     return 0
 
 
-def print_shortened(
+def print_retimed(
     set_name: str, env: str, action_repeat: int, numbered: tuple[int, Episode]
 ) -> Episode:
-    """Shorten one episode and print the outcome."""
-    from lookfurther.demos.shorten import shorten_episode
+    """Retime one episode and print the outcome."""
+    from lookfurther.demos.retime import retime_episode
 
     index, episode = numbered
     label = f"{set_name}, episode {index}"
@@ -50,7 +50,14 @@ def print_shortened(
     def print_progress(step: int, steps: int) -> None:
         print(f"{label}: step {step:,} of {steps:,}", flush=True)
 
-    shortened = shorten_episode(episode, env, action_repeat, print_progress)
-    before, after = format_episode_size(episode), format_episode_size(shortened)
+    retimed = retime_episode(episode, env, action_repeat, print_progress)
+    before, after = format_retimed(episode), format_retimed(retimed)
     print(f"{label}: {after}, before: {before}", flush=True)
-    return shortened
+    return retimed
+
+
+def format_retimed(episode: Episode) -> str:
+    """Size and conflicts of an episode."""
+    from lookfurther.demos.game_policy import count_conflicts
+
+    return f"{format_episode_size(episode)}, {count_conflicts(episode)} conflicting actions"

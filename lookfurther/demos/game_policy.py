@@ -1,0 +1,62 @@
+"""Counts where a game needs memory.
+
+An agent without memory takes one action for each observation. A human often does not: it waits
+for a laser to go out, and starts just before that, while the laser looks as it did all the time.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from lookfurther.demos.episode import Episode
+from lookfurther.demos.policy_trace import FRAME_STACK, Observation
+
+NO_ACTIONS: Mapping[Observation, frozenset[int]] = MappingProxyType({})
+
+
+class GamePolicy:
+    """The actions of each observation of a game so far."""
+
+    def __init__(self, frame: np.ndarray) -> None:
+        self.conflicts = 0  # observation and action, where the observation has another one already
+        self.observation: Observation = (*(0,) * (FRAME_STACK - 1), zlib.crc32(frame.tobytes()))
+        self._settled = NO_ACTIONS  # shared by copies
+        self._recent: dict[Observation, frozenset[int]] = {}
+
+    def copy(self) -> GamePolicy:
+        """A policy that can continue differently."""
+        copied = GamePolicy.__new__(GamePolicy)
+        copied.conflicts, copied.observation = self.conflicts, self.observation
+        copied._settled, copied._recent = self._settled, dict(self._recent)
+        return copied
+
+    def settle(self) -> None:
+        """Make later copies fast."""
+        self._settled, self._recent = {**self._settled, **self._recent}, {}
+
+    def add_step(self, action: int, next_frame: np.ndarray) -> None:
+        """Take an action, and see the frame that follows."""
+        known = self._recent.get(self.observation) or self._settled.get(self.observation)
+        if known is None:
+            self._recent[self.observation] = frozenset((action,))
+        elif action not in known:
+            self.conflicts += 1
+            self._recent[self.observation] = known | {action}
+        self.observation = (*self.observation[1:], zlib.crc32(next_frame.tobytes()))
+
+
+def count_conflicts(episode: Episode) -> int:
+    """Actions of an episode that an agent without memory cannot choose.
+
+    The no-ops before the first action do not count: they are the start of the game.
+    """
+    actions = episode.actions.tolist()
+    first = next((step for step, action in enumerate(actions) if action), 0)
+    policy = GamePolicy(episode.planes[first])
+    for action, plane in zip(actions[first:], episode.planes[first + 1 :], strict=True):
+        policy.add_step(action, plane)
+    return policy.conflicts

@@ -1,0 +1,261 @@
+"""Change the lengths of an aligned game's waits, so that an agent without memory can play it.
+
+Some bytes of RAM do not change while the player waits. They describe the player and what it has
+done. A wait is a number of consecutive steps in which these bytes stay the same. The search varies
+the length of each wait and plays the game's own actions between the waits. It keeps the games in
+which the player has reached the same place with the same rewards. It prefers games in which equal
+observations have equal actions: a wait then ends where the player can see that something has
+changed. Among those it prefers the shortest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lookfurther.demos.align import verified_episode
+from lookfurther.demos.aligned_game import (
+    AlignedGame,
+    find_enemy_bytes,
+    find_player_bytes,
+    find_waits,
+    record_game,
+    require_aligned,
+)
+from lookfurther.demos.alignment_search import ProgressCallback
+from lookfurther.demos.delayed_log import NOOP
+from lookfurther.demos.episode import Episode, InputLog
+from lookfurther.demos.game_policy import GamePolicy, count_conflicts
+from lookfurther.demos.step_emulator import StepEmulator
+
+if TYPE_CHECKING:
+    from ale_py import ALEState
+
+EXTRA_WAIT = 50  # steps that a wait may become longer
+MAX_DELAY = 100  # steps that a game may be behind the original
+MAX_GAMES = 10  # games of different lengths that are kept, and as many with different enemies
+
+# Where nearly all games fail, the search goes back some waits and keeps more games.
+MAX_NEW_CONFLICTS = 2  # after a wait that was passed well
+BACKTRACK_WAITS = (6, 10, 10)  # each time with twice as many games
+
+
+class RetimedGame(NamedTuple):
+    """A game up to a step of the original."""
+
+    state: ALEState
+    actions: tuple[int, ...]
+    policy: GamePolicy
+    is_original: bool  # all waits are as long as they were
+
+    @property
+    def cost(self) -> tuple[int, int]:
+        """Less is better."""
+        return self.policy.conflicts, len(self.actions)
+
+
+class Wait(NamedTuple):
+    """Steps of the original: a wait, and what it plays before the next wait."""
+
+    begin: int
+    end: int  # of the wait
+    next_begin: int
+
+
+def retime_episode(
+    episode: Episode, env: str, action_repeat: int, on_progress: ProgressCallback | None = None
+) -> Episode:
+    """The episode with other waits, verified by replay, or the episode itself."""
+    input_log, action_ids = require_aligned(episode, action_repeat)
+    emulator = StepEmulator(input_log, env, action_repeat)
+    game = record_game(emulator, action_ids, input_log.phase)
+    actions = WaitSearch(emulator, game).find_best(on_progress).actions
+    lengths = np.full(len(actions), action_repeat)
+    lengths[0] = input_log.phase or action_repeat
+    frames = np.repeat(np.array(actions, np.uint8), lengths)
+    log = InputLog(frames, seed=input_log.seed, phase=input_log.phase, variant=input_log.variant)
+    retimed = verified_episode(log, env, action_repeat)
+    before, after = ((count_conflicts(e), len(e)) for e in (episode, retimed))
+    return retimed if after < before and retimed.score >= episode.score else episode
+
+
+class WaitSearch:
+    """A beam search over the lengths of all waits."""
+
+    def __init__(self, emulator: StepEmulator, game: AlignedGame) -> None:
+        self.emulator, self.game = emulator, game
+        self.player = find_player_bytes(game)
+        self.enemies = find_enemy_bytes(game, self.player)
+        waits = find_waits(game.ram[:, self.player], game.first_step)
+        begins = [begin for begin, _ in waits] + [len(game.action_ids)]
+        self.waits = [
+            Wait(*wait, following) for wait, following in zip(waits, begins[1:], strict=True)
+        ]
+        self.first_wait = begins[0]
+
+    def find_best(self, on_progress: ProgressCallback | None = None) -> RetimedGame:
+        """The game with the fewest conflicts, and the shortest of those."""
+        history = [[self._begin_game()]]  # the games before each wait
+        repeated_until, efforts = 0, 0  # while it plays waits again: up to which one, how often
+        while len(history) <= len(self.waits):
+            index = len(history) - 1
+            games = self.pass_wait(history[-1], self.waits[index], MAX_GAMES << efforts)
+            if self._is_lost(history[-1], games) and efforts < len(BACKTRACK_WAITS):
+                del history[max(1, len(history) - BACKTRACK_WAITS[efforts]) :]
+                repeated_until, efforts = index, efforts + 1
+                continue
+            history.append(games)
+            if index >= repeated_until:
+                efforts = 0
+            if on_progress:
+                on_progress(self.waits[index].next_begin, len(self.game.action_ids))
+        return min(history[-1], key=lambda game: game.cost)
+
+    def _begin_game(self) -> RetimedGame:
+        """The original up to its first wait."""
+        game, ale = self.game, self.emulator.ale
+        actions = game.action_ids[: self.first_wait].tolist()
+        ale.restoreState(game.first_state)
+        policy = GamePolicy(ale.getScreenGrayscale())
+        self.play_on(game.first_state, policy, actions[game.first_step :])
+        policy.settle()
+        return RetimedGame(ale.cloneState(), tuple(actions), policy, is_original=True)
+
+    @staticmethod
+    def _is_lost(before: Sequence[RetimedGame], after: Sequence[RetimedGame]) -> bool:
+        conflicts, now = (min(game.cost[0] for game in games) for games in (before, after))
+        return now > conflicts + MAX_NEW_CONFLICTS
+
+    def pass_wait(
+        self, games: Sequence[RetimedGame], wait: Wait, max_games: int
+    ) -> list[RetimedGame]:
+        """The games after a wait of any length and the steps up to the next one.
+
+        Two games with the same number of steps and the same RAM after the wait are one game, so
+        only the first of them is played on.
+        """
+        after = tuple(self.game.action_ids[wait.end : wait.next_begin].tolist())
+        passed, originals = PassedGames(), []
+        tried: set[tuple[int, bytes, int]] = set()
+        for game in sorted(games, key=lambda game: game.cost):
+            if game.is_original:
+                originals = [self._pass_as_original(game, wait)]
+            max_conflicts = passed.max_conflicts()
+            for waited in self.play_waits(game, wait, max_conflicts):
+                key = (len(waited.actions), self._ram(waited.state), waited.policy.conflicts)
+                if key not in tried:
+                    tried.add(key)
+                    played = self._play_to_next_wait(waited, after, wait, max_conflicts)
+                    if played:
+                        enemies = self.emulator.ale.getRAM()[self.enemies].tobytes()
+                        passed.add(played, enemies)
+        kept = originals + passed.select(max_games)
+        for game in kept:
+            game.policy.settle()
+        return kept
+
+    def _ram(self, state: ALEState) -> bytes:
+        self.emulator.ale.restoreState(state)
+        return self.emulator.ale.getRAM().tobytes()
+
+    def _pass_as_original(self, game: RetimedGame, wait: Wait) -> RetimedGame:
+        actions = self.game.action_ids[wait.begin : wait.next_begin].tolist()
+        policy = game.policy.copy()
+        self.play_on(game.state, policy, actions)
+        state = self.emulator.ale.cloneState()
+        return RetimedGame(state, (*game.actions, *actions), policy, is_original=True)
+
+    def play_waits(
+        self, game: RetimedGame, wait: Wait, max_conflicts: int | None
+    ) -> Iterator[RetimedGame]:
+        """The game after 0, 1, ... no-ops instead of a wait."""
+        steps_after = wait.next_begin - wait.end
+        longest = min(
+            wait.end - wait.begin + EXTRA_WAIT,
+            wait.next_begin + MAX_DELAY - steps_after - len(game.actions),
+        )
+        waited = game._replace(policy=game.policy.copy(), is_original=False)
+        yield waited
+        for _ in range(longest):
+            policy = waited.policy.copy()
+            if self.play_on(waited.state, policy, [NOOP], max_conflicts) is None:
+                return
+            state = self.emulator.ale.cloneState()
+            waited = RetimedGame(state, (*waited.actions, NOOP), policy, is_original=False)
+            yield waited
+
+    def _play_to_next_wait(
+        self, waited: RetimedGame, after: tuple[int, ...], wait: Wait, max_conflicts: int | None
+    ) -> RetimedGame | None:
+        """The game up to the next wait, or None if it is not where the original is."""
+        game, policy = self.game, waited.policy.copy()
+        reward = self.play_on(
+            waited.state, policy, after, max_conflicts, int(game.lives[wait.next_begin])
+        )
+        if reward != game.rewards[wait.end : wait.next_begin].sum():
+            return None
+        if (self.emulator.ale.getRAM() != game.ram[wait.next_begin])[self.player].any():
+            return None
+        state = self.emulator.ale.cloneState()
+        return RetimedGame(state, (*waited.actions, *after), policy, is_original=False)
+
+    def play_on(
+        self,
+        state: ALEState,
+        policy: GamePolicy,
+        actions: Sequence[int],
+        max_conflicts: int | None = None,
+        min_lives: int = 0,
+    ) -> float | None:
+        """The rewards of more steps; None once there are too many conflicts or too few lives."""
+        ale, rewards = self.emulator.ale, 0.0
+        ale.restoreState(state)
+        for action in actions:
+            reward, frame = self.emulator.play_observed_step(action)
+            policy.add_step(action, frame)
+            rewards += reward
+            if max_conflicts is not None and policy.conflicts > max_conflicts:
+                return None
+            if ale.lives() < min_lives:
+                return None
+        return rewards
+
+
+class PassedGames:
+    """The best game of each length, and of each state of the enemies.
+
+    Lasers depend on the time, enemies on the time since the player entered the room.
+    """
+
+    def __init__(self) -> None:
+        self.by_length: dict[int, RetimedGame] = {}
+        self.by_enemies: dict[bytes, RetimedGame] = {}
+
+    def add(self, game: RetimedGame, enemies: bytes) -> None:
+        """Keep the game if it is better than those like it."""
+        length = len(game.actions)
+        if length not in self.by_length or game.cost < self.by_length[length].cost:
+            self.by_length[length] = game
+        if enemies not in self.by_enemies or game.cost < self.by_enemies[enemies].cost:
+            self.by_enemies[enemies] = game
+
+    def max_conflicts(self) -> int | None:
+        """The conflicts that a further game may have."""
+        return min((game.cost[0] + 1 for game in self.by_length.values()), default=None)
+
+    def select(self, max_games: int) -> list[RetimedGame]:
+        """So many games of each kind."""
+        tables = (self.by_length, self.by_enemies)
+        games = [game for table in tables for game in select_games([*table.values()], max_games)]
+        return list({id(game): game for game in games}.values())
+
+
+def select_games(games: Sequence[RetimedGame], max_games: int) -> list[RetimedGame]:
+    """The best games, and some of all lengths: a later enemy may need a game that is late."""
+    ordered = sorted(games, key=lambda game: game.cost)
+    best, others = ordered[: max_games // 2], ordered[max_games // 2 :]
+    if len(others) > max_games // 2:
+        others = [others[i] for i in np.linspace(0, len(others) - 1, max_games // 2).astype(int)]
+    return best + others

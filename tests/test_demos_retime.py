@@ -1,0 +1,323 @@
+"""Other waits of aligned games."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lookfurther.cli.main import main
+from lookfurther.config import EnvConfig
+from lookfurther.demos import catalog, retime, storage
+from lookfurther.demos.aligned_game import (
+    AlignedGame,
+    find_enemy_bytes,
+    find_player_bytes,
+    find_waits,
+    record_game,
+)
+from lookfurther.demos.episode import Episode, InputLog
+from lookfurther.demos.game_policy import GamePolicy, count_conflicts
+from lookfurther.demos.playback import episode_from_log
+from lookfurther.demos.retime import (
+    BACKTRACK_WAITS,
+    EXTRA_WAIT,
+    MAX_DELAY,
+    RetimedGame,
+    Wait,
+    WaitSearch,
+    retime_episode,
+    select_games,
+)
+from lookfurther.demos.step_emulator import StepEmulator
+from lookfurther.envs import get_spec
+from lookfurther.envs.emulator import Emulator
+from lookfurther.errors import DemonstrationError
+
+MONTEZUMA, BREAKOUT = "ALE/MontezumaRevenge-v5", "ALE/Breakout-v5"
+NOOP, RIGHT, LEFT = 0, 3, 4
+
+
+def test_waits_are_stretches_without_a_change() -> None:
+    """Steps 0 ... 8; places change at the end of steps 0, 4 and 5."""
+    places = np.array([0, 1, 1, 1, 1, 2, 3, 3, 3, 3])[:, None]
+    assert find_waits(places, 0) == [(1, 4), (6, 9)]
+    assert find_waits(places, 2) == [(6, 9)]  # what is left of the first is too short
+    assert find_waits(np.arange(9)[:, None], 0) == []
+
+
+# On the platform of the start, twice.
+WALK_AND_WAIT = ((RIGHT, 2), (NOOP, 20), (LEFT, 2), (NOOP, 9)) * 2
+
+
+def make_game(actions: np.ndarray, *columns: np.ndarray) -> AlignedGame:
+    ram = np.zeros((len(actions) + 1, 128), np.uint8)
+    for address, column in enumerate(columns):
+        ram[:, address] = column
+    rewards, lives = np.zeros(len(actions)), np.zeros(len(ram))
+    return AlignedGame(actions, rewards, ram, lives, None, 0)  # type: ignore[arg-type]
+
+
+def test_player_bytes_move_with_the_player_only() -> None:
+    """Byte 0 counts steps, 1 counts every 7 steps, 2 is the player, 3 an enemy, 4 constant."""
+    actions = np.tile(np.repeat([RIGHT, NOOP], 20), 5)
+    steps = np.arange(len(actions) + 1)
+    walked = np.concatenate([[0], np.cumsum(actions == RIGHT)])
+    enemy = np.cumsum(np.random.default_rng(0).integers(0, 2, len(steps)))
+    game = make_game(actions, steps, steps // 7, walked, enemy, np.full(len(steps), 9))
+    player = find_player_bytes(game)
+    assert player.tolist() == [2, *range(4, 128)]
+    assert find_enemy_bytes(game, player).tolist() == [3]
+
+
+@pytest.fixture(autouse=True)
+def keep_few_games(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The games of these tests are simple, so few of them are enough."""
+    monkeypatch.setattr(retime, "MAX_GAMES", 4)
+
+
+def game_episode(*moves: tuple[int, int], phase: int = 0, env: str = MONTEZUMA) -> Episode:
+    """(action, steps) of a game, after 8 no-ops as an alignment from a start has."""
+    actions = np.concatenate([np.full(n, a) for a, n in ((NOOP, 8), *moves)])
+    frames = np.repeat(actions, 4)[-phase % 4 :].astype(np.uint8)
+    return episode_from_log(InputLog(frames, phase=phase), env)
+
+
+@pytest.mark.parametrize("phase", [0, 3])
+def test_needless_wait_is_left_out(phase: int) -> None:
+    """The player walks on its platform, where nothing happens: it need not wait."""
+    pytest.importorskip("ale_py")
+    waiting = game_episode(*WALK_AND_WAIT, phase=phase)
+    retimed = retime_episode(waiting, MONTEZUMA, 4)
+    assert len(retimed) <= len(waiting) - 20
+    assert retimed.audit is not None
+    assert retimed.audit.verified
+    assert retimed.score == waiting.score
+    assert retimed.input_log is not None
+    assert retimed.input_log.phase == phase
+    assert (retimed.actions[:8] == NOOP).all()  # the starts of an evaluation stay
+
+
+def test_game_without_waits_is_kept() -> None:
+    pytest.importorskip("ale_py")
+    walking = game_episode((RIGHT, 2), (LEFT, 2), (RIGHT, 2))
+    assert retime_episode(walking, MONTEZUMA, 4) is walking
+
+
+def record_walk() -> WaitSearch:
+    """A game that waits in the steps 10 ... 29 and 32 ... 53."""
+    log = game_episode((RIGHT, 2), (NOOP, 20), (LEFT, 2), (NOOP, 22)).input_log
+    assert log is not None
+    emulator = StepEmulator(log, MONTEZUMA, 4)
+    game = record_game(emulator, log.frame_actions[::4].astype(np.int64), log.phase)
+    return WaitSearch(emulator, game)
+
+
+def begin_walk(search: WaitSearch, steps: int = 10) -> RetimedGame:
+    """The original before its wait, as a game of so many steps."""
+    search.emulator.play_from(search.game.first_state, [RIGHT, RIGHT])
+    policy = GamePolicy(search.emulator.ale.getScreenGrayscale())
+    return RetimedGame(search.emulator.ale.cloneState(), (NOOP,) * steps, policy, True)
+
+
+@pytest.mark.parametrize(
+    ("steps", "longest"),
+    [
+        (10, 30 + EXTRA_WAIT),  # as early as the original: no wait is longer by more than this
+        (30 + MAX_DELAY - 5, 30 + MAX_DELAY),  # late already
+        (30 + MAX_DELAY, 30 + MAX_DELAY),
+    ],
+)
+def test_waits_and_delays_have_limits(steps: int, longest: int) -> None:
+    pytest.importorskip("ale_py")
+    search = record_walk()
+    waits = search.play_waits(begin_walk(search, steps), Wait(10, 30, 54), None)
+    assert [len(waited.actions) for waited in waits] == list(range(steps, longest + 1))
+
+
+def test_games_that_reach_the_same_ram_are_played_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of a game adds no trial, and the original is kept even if all trials fail."""
+    pytest.importorskip("ale_py")
+    search = record_walk()
+    original = begin_walk(search)
+    copy = original._replace(is_original=False)
+    # No place is like this one, so that every trial fails.
+    search.game = search.game._replace(ram=search.game.ram + np.uint8(1))
+    search.player = np.arange(128)
+    trials: list[int] = []
+    play_on = search.play_on
+
+    def count_trials(state: Any, policy: GamePolicy, actions: Sequence[int], *limits: Any) -> Any:
+        trials.append(len(actions) == 24)
+        return play_on(state, policy, actions, *limits)
+
+    monkeypatch.setattr(search, "play_on", count_trials)
+    for games in ([original], [original, copy]):
+        trials.clear()
+        (kept,) = search.pass_wait(games, Wait(10, 30, 54), 24)
+        assert kept.is_original
+        assert len(kept.actions) == 54
+        assert sum(trials) == 20 + EXTRA_WAIT + 1
+
+
+def test_search_leaves_earlier_games_unchanged() -> None:
+    """It can therefore go back to them."""
+    pytest.importorskip("ale_py")
+    search = record_walk()
+    original = begin_walk(search)
+    before = original.policy.observation
+    first, second = (search.pass_wait([original], Wait(10, 30, 54), 24) for _ in range(2))
+    assert original.policy.observation == before
+    assert original.cost == (0, 10)
+    assert [game.actions for game in first] == [game.actions for game in second]
+
+
+def fake_game(conflicts: int, steps: int) -> RetimedGame:
+    policy = GamePolicy(np.zeros(1, np.uint8))
+    policy.conflicts = conflicts
+    return RetimedGame(None, (NOOP,) * steps, policy, is_original=False)  # type: ignore[arg-type]
+
+
+def test_best_game_of_each_length_and_of_each_enemy_is_kept() -> None:
+    passed = retime.PassedGames()
+    assert passed.max_conflicts() is None
+    late, early, clumsy, other = (
+        fake_game(conflicts, steps) for conflicts, steps in ((0, 9), (0, 7), (1, 9), (2, 7))
+    )
+    for game, enemies in ((clumsy, b"a"), (late, b"a"), (early, b"a"), (other, b"b")):
+        passed.add(game, enemies)
+    assert passed.by_length == {9: late, 7: early}
+    assert passed.by_enemies == {b"a": early, b"b": other}
+    assert passed.select(8) == [early, late, other]
+    assert passed.max_conflicts() == 1
+
+
+def test_best_games_and_some_of_all_lengths_are_kept() -> None:
+    games = [fake_game(steps % 2, steps) for steps in range(100)]
+    kept = [(game.cost[0], game.cost[1]) for game in select_games(games, 8)]
+    assert kept[:4] == [(0, 0), (0, 2), (0, 4), (0, 6)]
+    assert kept[4] == (0, 8)
+    assert kept[-1] == (1, 99)
+    assert len(kept) == 8
+    assert len(select_games(games[:5], 8)) == 5
+
+
+@pytest.mark.parametrize("saving_effort", [1, 2, None])
+def test_search_goes_back_where_all_games_fail(
+    saving_effort: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wait 12 of 16 adds ten conflicts unless enough games were kept six or ten waits before."""
+    pytest.importorskip("ale_py")
+    search = record_walk()
+    search.waits = [Wait(i, i, i) for i in range(16)]
+    played: list[tuple[int, int]] = []
+
+    def pass_wait(games: Sequence[RetimedGame], wait: Wait, max_games: int) -> list[RetimedGame]:
+        played.append((wait.begin, max_games))
+        failed = wait.begin == 12 and (
+            saving_effort is None or max_games < retime.MAX_GAMES << saving_effort
+        )
+        return [fake_game(games[0].cost[0] + 10 * failed, games[0].cost[1] + 1)]
+
+    monkeypatch.setattr(search, "pass_wait", pass_wait)
+    monkeypatch.setattr(search, "_begin_game", lambda: fake_game(0, 0))
+    found = search.find_best()
+    efforts = len(BACKTRACK_WAITS) if saving_effort is None else saving_effort
+    expected = [(wait, retime.MAX_GAMES) for wait in range(13)]
+    for effort, back in enumerate(BACKTRACK_WAITS[:efforts], 1):
+        expected += [(wait, retime.MAX_GAMES << effort) for wait in range(12 - back, 13)]
+    assert played == [*expected, *((wait, retime.MAX_GAMES) for wait in range(13, 16))]
+    assert found.cost == (10 if saving_effort is None else 0, 16)
+
+
+def test_agent_without_memory_plays_the_retimed_game() -> None:
+    """It looks up the action of each observation.
+
+    Nothing moves in Breakout before the ball is served, so the human's waits look alike to their
+    end. An agent without memory cannot play such a game.
+    """
+    pytest.importorskip("ale_py")
+    waiting = game_episode((RIGHT, 2), (NOOP, 12), (LEFT, 5), (NOOP, 6), (RIGHT, 2), env=BREAKOUT)
+    assert count_conflicts(waiting) == 2
+    assert play_by_lookup(waiting) != waiting.actions.tolist()
+    retimed = retime_episode(waiting, BREAKOUT, 4)
+    assert count_conflicts(retimed) == 0
+    assert play_by_lookup(retimed) == retimed.actions.tolist()
+
+
+def play_by_lookup(episode: Episode) -> list[int]:
+    """The actions of an agent that knows the last action of each observation of an episode.
+
+    The first 8 no-ops are the start of the game.
+    """
+    keys = [plane.tobytes() for plane in episode.planes]
+    stacks = [tuple(keys[step - 3 : step + 1]) for step in range(8, len(episode))]
+    table = dict(zip(stacks, episode.actions.tolist()[8:], strict=True))
+    emulator = Emulator(BREAKOUT)
+    planes, actions = [emulator.current_plane().tobytes()], [NOOP] * 8
+    for step in range(len(episode)):
+        if step >= 8:
+            actions.append(table.get(tuple(planes[-4:]), NOOP))
+        planes.append(emulator.step(actions[step])[0].tobytes())
+    return actions
+
+
+def test_conflicts_are_further_actions_of_an_observation() -> None:
+    """Stacks of four frames: a a a a, a a a b, a a b a, a b a a, b a a a, a a a a."""
+    frames = {name: np.full(3, ord(name), np.uint8) for name in "ab"}
+    policy = GamePolicy(frames["a"])
+    for _ in range(3):
+        policy.add_step(NOOP, frames["a"])  # the first stacks are not full
+    assert policy.conflicts == 0
+    policy.add_step(NOOP, frames["b"])
+    for name in "aaaa":
+        policy.add_step(NOOP, frames[name])
+    assert policy.conflicts == 0
+    policy.settle()
+    other = policy.copy()
+    other.add_step(RIGHT, frames["b"])  # a a a a again, with another action
+    assert (policy.conflicts, other.conflicts) == (0, 1)
+    policy.add_step(NOOP, frames["b"])
+    assert policy.conflicts == 0
+    for name in "aaaa":
+        other.add_step(NOOP, frames[name])
+    for action, conflicts in ((RIGHT, 1), (LEFT, 2)):  # RIGHT is known now
+        again = other.copy()
+        again.add_step(action, frames["b"])
+        assert again.conflicts == conflicts
+
+
+def test_short_last_step_is_played() -> None:
+    """A recording may end within a step."""
+    pytest.importorskip("ale_py")
+    log = game_episode(*WALK_AND_WAIT).input_log
+    assert log is not None
+    cut = episode_from_log(InputLog(log.frame_actions[:-3]), MONTEZUMA)
+    assert len(retime_episode(cut, MONTEZUMA, 4)) <= len(cut) - 20
+
+
+def test_game_that_no_agent_can_play_is_refused() -> None:
+    pytest.importorskip("ale_py")
+    human = episode_from_log(InputLog(np.array([0, 3, 3, 3, 4] * 8, np.uint8)), MONTEZUMA)
+    with pytest.raises(DemonstrationError, match="several actions: use demos align"):
+        retime_episode(human, MONTEZUMA, 4)
+    written = InputLog(np.zeros(16, np.uint8), np.array([[1, 2, 3]], np.int32))
+    with pytest.raises(DemonstrationError, match="only aligned Atari episodes"):
+        retime_episode(episode_from_log(written, MONTEZUMA), MONTEZUMA, 4)
+
+
+def test_retime_command_saves_a_verified_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("ale_py")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    waiting = game_episode(*WALK_AND_WAIT)
+    storage.save_episodes("waiting-v0", [waiting], get_spec(MONTEZUMA, EnvConfig()), "a test")
+    assert main(["demos", "retime", "waiting", "--name", "retimed"]) == 0
+    (episode,) = catalog.open_set("retimed").episodes
+    assert len(episode) <= len(waiting) - 20
+    assert f"before: return 0, {len(waiting)} steps" in capfd.readouterr().out
+    assert main(["demos", "verify", "retimed"]) == 0
