@@ -26,6 +26,7 @@ from lookfurther.demos.retime import (
     BACKTRACK_WAITS,
     EXTRA_WAIT,
     MAX_DELAY,
+    MAX_EXTENSION,
     RetimedGame,
     Wait,
     WaitSearch,
@@ -124,17 +125,18 @@ def begin_walk(search: WaitSearch, steps: int = 10) -> RetimedGame:
 
 
 @pytest.mark.parametrize(
-    ("steps", "longest"),
+    ("begin", "steps", "longest"),
     [
-        (10, 30 + EXTRA_WAIT),  # as early as the original: no wait is longer by more than this
-        (30 + MAX_DELAY - 5, 30 + MAX_DELAY),  # late already
-        (30 + MAX_DELAY, 30 + MAX_DELAY),
+        (10, 10, 30 + EXTRA_WAIT),  # as early as the original
+        (26, 26, 30 + MAX_EXTENSION * 4),  # a short wait
+        (10, 30 + MAX_DELAY - 5, 30 + MAX_DELAY),  # late already
+        (10, 30 + MAX_DELAY, 30 + MAX_DELAY),
     ],
 )
-def test_waits_and_delays_have_limits(steps: int, longest: int) -> None:
+def test_waits_and_delays_have_limits(begin: int, steps: int, longest: int) -> None:
     pytest.importorskip("ale_py")
     search = record_walk()
-    waits = search.play_waits(begin_walk(search, steps), Wait(10, 30, 54), None)
+    waits = search.play_waits(begin_walk(search, steps), Wait(begin, 30, 54), None)
     assert [len(waited.actions) for waited in waits] == list(range(steps, longest + 1))
 
 

@@ -33,7 +33,8 @@ from lookfurther.demos.step_emulator import StepEmulator
 if TYPE_CHECKING:
     from ale_py import ALEState
 
-EXTRA_WAIT = 50  # steps that a wait may become longer
+MAX_EXTENSION = 4  # times its length that a wait may become longer
+EXTRA_WAIT = 50  # steps that it may become longer at most
 MAX_DELAY = 100  # steps that a game may be behind the original
 MAX_GAMES = 10  # games of different lengths that are kept, and as many with different enemies
 
@@ -171,11 +172,9 @@ class WaitSearch:
         self, game: RetimedGame, wait: Wait, max_conflicts: int | None
     ) -> Iterator[RetimedGame]:
         """The game after 0, 1, ... no-ops instead of a wait."""
-        steps_after = wait.next_begin - wait.end
-        longest = min(
-            wait.end - wait.begin + EXTRA_WAIT,
-            wait.next_begin + MAX_DELAY - steps_after - len(game.actions),
-        )
+        length = wait.end - wait.begin
+        extra = min(MAX_EXTENSION * length, EXTRA_WAIT)
+        longest = min(length + extra, wait.end + MAX_DELAY - len(game.actions))
         waited = game._replace(policy=game.policy.copy(), is_original=False)
         yield waited
         for _ in range(longest):
