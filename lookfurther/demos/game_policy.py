@@ -6,14 +6,13 @@ for a laser to go out, and starts just before that, while the laser looks as it 
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
 
 from lookfurther.demos.episode import Episode
-from lookfurther.demos.policy_trace import FRAME_STACK, Observation
+from lookfurther.demos.policy_trace import NO_FRAMES, Observation, append_frame
 
 NO_ACTIONS: Mapping[Observation, frozenset[int]] = MappingProxyType({})
 
@@ -23,7 +22,7 @@ class GamePolicy:
 
     def __init__(self, frame: np.ndarray) -> None:
         self.conflicts = 0  # observation and action, where the observation has another one already
-        self.observation: Observation = (*(0,) * (FRAME_STACK - 1), zlib.crc32(frame.tobytes()))
+        self.observation = append_frame(NO_FRAMES, frame)
         self._settled = NO_ACTIONS  # shared by copies
         self._recent: dict[Observation, frozenset[int]] = {}
 
@@ -46,7 +45,7 @@ class GamePolicy:
         elif action not in known:
             self.conflicts += 1
             self._recent[self.observation] = known | {action}
-        self.observation = (*self.observation[1:], zlib.crc32(next_frame.tobytes()))
+        self.observation = append_frame(self.observation, next_frame)
 
 
 def count_conflicts(episode: Episode) -> int:

@@ -16,6 +16,12 @@ from lookfurther.demos.episode import Episode
 FRAME_STACK = 4  # frames in an observation
 
 Observation = tuple[int, ...]  # hashes of the last frames, 0 before the first one
+NO_FRAMES: Observation = (0,) * FRAME_STACK
+
+
+def append_frame(observation: Observation, frame: np.ndarray) -> Observation:
+    """The observation after one more frame."""
+    return (*observation[1:], zlib.crc32(frame.tobytes()))
 
 
 class PolicyTable:
@@ -41,14 +47,13 @@ class PolicyTable:
 class PolicyTrace(NamedTuple):
     """The observations and actions of a game so far."""
 
-    observation: Observation = (0,) * FRAME_STACK
+    observation: Observation = NO_FRAMES
     history: tuple[Any, ...] = ()  # (last observation, its action, history before it)
     conflicts: int = 0  # steps whose observation other games have with other actions only
 
     def add_frame(self, frame: np.ndarray) -> PolicyTrace:
         """The trace with the frame that the game shows now."""
-        frame_hash = zlib.crc32(frame.tobytes())
-        return self._replace(observation=(*self.observation[1:], frame_hash))
+        return self._replace(observation=append_frame(self.observation, frame))
 
     def add_action(self, action: int, table: PolicyTable) -> PolicyTrace:
         """The trace with the action of the current observation."""
