@@ -118,7 +118,7 @@ def record_walk() -> WaitSearch:
 
 
 def begin_walk(search: WaitSearch, steps: int = 10) -> RetimedGame:
-    """The original before its wait, as a game of so many steps."""
+    """The original before its wait, as a game with this number of steps."""
     search.emulator.play_from(search.game.first_state, [RIGHT, RIGHT])
     policy = GamePolicy(search.emulator.ale.getScreenGrayscale())
     return RetimedGame(search.emulator.ale.cloneState(), (NOOP,) * steps, policy, True)

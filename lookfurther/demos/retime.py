@@ -1,11 +1,11 @@
-"""Change the lengths of an aligned game's waits, so that an agent without memory can play it.
+"""Change the lengths of an aligned game's waits, so that fewer observations have two actions.
 
-Some bytes of RAM do not change while the player waits. They describe the player and what it has
-done. A wait is a number of consecutive steps in which these bytes stay the same. The search varies
-the length of each wait and plays the game's own actions between the waits. It keeps the games in
-which the player has reached the same place with the same rewards. It prefers games in which equal
-observations have equal actions: a wait then ends where the player can see that something has
-changed. Among those it prefers the shortest.
+An agent without memory has one action for each observation. Some bytes of RAM do not change while
+the player waits. They describe the player and what it has done. A wait is a number of consecutive
+steps in which these bytes stay the same. The search varies the length of each wait and plays the
+game's own actions between the waits. It keeps the games in which the player has reached the same
+place with the same rewards. It prefers games in which equal observations have equal actions: a wait
+then ends where the player can see that something has changed. Among those it prefers the shortest.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class PassedGames:
         return min((game.cost[0] + 1 for game in self.by_length.values()), default=None)
 
     def select(self, max_games: int) -> list[RetimedGame]:
-        """So many games of each kind."""
+        """At most `max_games` games of each kind."""
         tables = (self.by_length, self.by_enemies)
         games = [game for table in tables for game in select_games([*table.values()], max_games)]
         return list({id(game): game for game in games}.values())

@@ -18,7 +18,7 @@ from lookfurther.system.processes import parallel_map
 
 @dataclass(frozen=True)
 class RetimeOptions:
-    """Change the waits of aligned Atari episodes: an agent without memory can then play them."""
+    """Change the waits of aligned Atari episodes, so that fewer observations have two actions."""
 
     source: SetName = tyro.MISSING
     """the set"""
