@@ -77,7 +77,9 @@ def atari() -> str:
 
 
 def _score(score: float | None) -> str:
-    return "" if score is None else f"{score:,.0f}"
+    if score is None:
+        return ""
+    return f"{score:,.0f}" if abs(score) >= 100 else f"{score:.1f}".removesuffix(".0")
 
 
 def throughput() -> str:
