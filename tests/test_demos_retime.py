@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,11 @@ from lookfurther.demos.game_policy import GamePolicy, count_conflicts
 from lookfurther.demos.playback import episode_from_log
 from lookfurther.demos.retime import (
     BACKTRACK_WAITS,
-    EXTRA_WAIT,
-    MAX_DELAY,
-    MAX_EXTENSION,
+    LONG_LIMITS,
+    USUAL_LIMITS,
     RetimedGame,
     Wait,
+    WaitLimits,
     WaitSearch,
     retime_episode,
     select_games,
@@ -127,16 +127,17 @@ def begin_walk(search: WaitSearch, steps: int = 10) -> RetimedGame:
 @pytest.mark.parametrize(
     ("begin", "steps", "longest"),
     [
-        (10, 10, 30 + EXTRA_WAIT),  # as early as the original
-        (26, 26, 30 + MAX_EXTENSION * 4),  # a short wait
-        (10, 30 + MAX_DELAY - 5, 30 + MAX_DELAY),  # late already
-        (10, 30 + MAX_DELAY, 30 + MAX_DELAY),
+        (10, 10, 30 + 50),  # as early as the original
+        (26, 26, 30 + 4 * 4),  # a short wait
+        (10, 30 + 100 - 5, 30 + 100),  # late already
+        (10, 30 + 100, 30 + 100),
     ],
 )
 def test_waits_and_delays_have_limits(begin: int, steps: int, longest: int) -> None:
     pytest.importorskip("ale_py")
     search = record_walk()
-    waits = search.play_waits(begin_walk(search, steps), Wait(begin, 30, 54), None)
+    limits = WaitLimits(extension=4, extra_steps=50, delay=100)
+    waits = search.play_waits(begin_walk(search, steps), Wait(begin, 30, 54), 9, limits)
     assert [len(waited.actions) for waited in waits] == list(range(steps, longest + 1))
 
 
@@ -162,7 +163,7 @@ def test_games_that_reach_the_same_ram_are_played_on_once(monkeypatch: pytest.Mo
         (kept,) = search.pass_wait(games, Wait(10, 30, 54), 24)
         assert kept.is_original
         assert len(kept.actions) == 54
-        assert sum(trials) == 20 + EXTRA_WAIT + 1
+        assert sum(trials) == 20 + USUAL_LIMITS.extra_steps + 1
 
 
 def test_search_leaves_earlier_games_unchanged() -> None:
@@ -184,8 +185,7 @@ def fake_game(conflicts: int, steps: int) -> RetimedGame:
 
 
 def test_best_game_of_each_length_and_of_each_enemy_is_kept() -> None:
-    passed = retime.PassedGames()
-    assert passed.max_conflicts() is None
+    passed = retime.PassedGames(max_conflicts=5)
     late, early, clumsy, other = (
         fake_game(conflicts, steps) for conflicts, steps in ((0, 9), (0, 7), (1, 9), (2, 7))
     )
@@ -194,7 +194,14 @@ def test_best_game_of_each_length_and_of_each_enemy_is_kept() -> None:
     assert passed.by_length == {9: late, 7: early}
     assert passed.by_enemies == {b"a": early, b"b": other}
     assert passed.select(8) == [early, late, other]
-    assert passed.max_conflicts() == 1
+    assert passed.max_conflicts == 1
+
+
+def test_passed_games_limit_the_conflicts_of_further_ones() -> None:
+    passed = retime.PassedGames(max_conflicts=5)
+    for conflicts, limit in ((5, 5), (3, 4), (4, 4), (0, 1)):
+        passed.add(fake_game(conflicts, 9), b"")
+        assert passed.max_conflicts == limit
 
 
 def test_best_games_and_some_of_all_lengths_are_kept() -> None:
@@ -213,26 +220,46 @@ def test_search_goes_back_where_all_games_fail(
 ) -> None:
     """Wait 12 of 16 adds ten conflicts unless enough games were kept six or ten waits before."""
     pytest.importorskip("ale_py")
+    last_effort = len(BACKTRACK_WAITS) if saving_effort is None else saving_effort
+    saving_games = retime.MAX_GAMES << (last_effort + 1 if saving_effort is None else last_effort)
+    found, played = search_hard_game(lambda games, _: games >= saving_games, monkeypatch)
+    expected: list[tuple[int, int, WaitLimits]] = []
+    for effort, back in enumerate((12, *BACKTRACK_WAITS)[: last_effort + 1]):
+        games = retime.MAX_GAMES << effort
+        expected += [(wait, games, USUAL_LIMITS) for wait in range(12 - back, 13)]
+        if games < saving_games:
+            expected.append((12, games, LONG_LIMITS))
+    expected += [(wait, retime.MAX_GAMES, USUAL_LIMITS) for wait in range(13, 16)]
+    assert played == expected
+    assert found.cost == (10 if saving_effort is None else 0, 16)
+
+
+def test_search_waits_long_before_it_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ale_py")
+    found, played = search_hard_game(lambda _, limits: limits == LONG_LIMITS, monkeypatch)
+    usual = [(wait, retime.MAX_GAMES, USUAL_LIMITS) for wait in range(16)]
+    assert played == [*usual[:13], (12, retime.MAX_GAMES, LONG_LIMITS), *usual[13:]]
+    assert found.cost == (0, 16)
+
+
+def search_hard_game(
+    passes: Callable[[int, WaitLimits], bool], monkeypatch: pytest.MonkeyPatch
+) -> tuple[RetimedGame, list[tuple[int, int, WaitLimits]]]:
+    """Search a game in which only some trials pass wait 12 of 16 without ten more conflicts."""
     search = record_walk()
     search.waits = [Wait(i, i, i) for i in range(16)]
-    played: list[tuple[int, int]] = []
+    played: list[tuple[int, int, WaitLimits]] = []
 
-    def pass_wait(games: Sequence[RetimedGame], wait: Wait, max_games: int) -> list[RetimedGame]:
-        played.append((wait.begin, max_games))
-        failed = wait.begin == 12 and (
-            saving_effort is None or max_games < retime.MAX_GAMES << saving_effort
-        )
+    def pass_wait(
+        games: Sequence[RetimedGame], wait: Wait, max_games: int, limits: WaitLimits = USUAL_LIMITS
+    ) -> list[RetimedGame]:
+        played.append((wait.begin, max_games, limits))
+        failed = wait.begin == 12 and not passes(max_games, limits)
         return [fake_game(games[0].cost[0] + 10 * failed, games[0].cost[1] + 1)]
 
     monkeypatch.setattr(search, "pass_wait", pass_wait)
     monkeypatch.setattr(search, "_begin_game", lambda: fake_game(0, 0))
-    found = search.find_best()
-    efforts = len(BACKTRACK_WAITS) if saving_effort is None else saving_effort
-    expected = [(wait, retime.MAX_GAMES) for wait in range(13)]
-    for effort, back in enumerate(BACKTRACK_WAITS[:efforts], 1):
-        expected += [(wait, retime.MAX_GAMES << effort) for wait in range(12 - back, 13)]
-    assert played == [*expected, *((wait, retime.MAX_GAMES) for wait in range(13, 16))]
-    assert found.cost == (10 if saving_effort is None else 0, 16)
+    return search.find_best(), played
 
 
 def test_agent_without_memory_plays_the_retimed_game() -> None:

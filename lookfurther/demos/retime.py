@@ -33,14 +33,31 @@ from lookfurther.demos.step_emulator import StepEmulator
 if TYPE_CHECKING:
     from ale_py import ALEState
 
-MAX_EXTENSION = 4  # times its length that a wait may become longer
-EXTRA_WAIT = 50  # steps that it may become longer at most
-MAX_DELAY = 100  # steps that a game may be behind the original
 MAX_GAMES = 10  # games of different lengths that are kept, and as many with different enemies
+MAX_NEW_CONFLICTS = 4  # that a wait may add
 
-# Where nearly all games fail, the search goes back some waits and keeps more games.
-MAX_NEW_CONFLICTS = 2  # after a wait that was passed well
+# Where nearly all games fail, waits may be much longer, because enemies then return to where they
+# were. If that does not help, the search goes back some waits and keeps more games.
+MAX_GOOD_CONFLICTS = 2  # that a wait adds if it was passed well
 BACKTRACK_WAITS = (6, 10, 10)  # each time with twice as many games
+
+
+class WaitLimits(NamedTuple):
+    """How long a wait may become."""
+
+    extension: int  # times its length that it may become longer
+    extra_steps: int  # that it may become longer at most
+    delay: int  # steps that a game may be behind the original
+
+    def longest(self, wait: Wait, steps: int) -> int:
+        """The steps of a wait in a game with this number of steps before it."""
+        length = wait.end - wait.begin
+        extra = min(self.extension * length, self.extra_steps)
+        return min(length + extra, wait.end + self.delay - steps)
+
+
+USUAL_LIMITS = WaitLimits(4, 50, 100)
+LONG_LIMITS = WaitLimits(200, 200, 300)
 
 
 class RetimedGame(NamedTuple):
@@ -102,7 +119,7 @@ class WaitSearch:
         repeated_until, efforts = 0, 0  # while it plays waits again: up to which one, how often
         while len(history) <= len(self.waits):
             index = len(history) - 1
-            games = self.pass_wait(history[-1], self.waits[index], MAX_GAMES << efforts)
+            games = self._pass_hard_wait(history[-1], self.waits[index], MAX_GAMES << efforts)
             if self._is_lost(history[-1], games) and efforts < len(BACKTRACK_WAITS):
                 del history[max(1, len(history) - BACKTRACK_WAITS[efforts]) :]
                 repeated_until, efforts = index, efforts + 1
@@ -126,11 +143,23 @@ class WaitSearch:
 
     @staticmethod
     def _is_lost(before: Sequence[RetimedGame], after: Sequence[RetimedGame]) -> bool:
-        conflicts, now = (min(game.cost[0] for game in games) for games in (before, after))
-        return now > conflicts + MAX_NEW_CONFLICTS
+        return least_conflicts(after) > least_conflicts(before) + MAX_GOOD_CONFLICTS
+
+    def _pass_hard_wait(
+        self, games: Sequence[RetimedGame], wait: Wait, max_games: int
+    ) -> list[RetimedGame]:
+        """The games after a wait, which is longer than usual only if it has to be."""
+        passed = self.pass_wait(games, wait, max_games)
+        if self._is_lost(games, passed):
+            passed = self.pass_wait(games, wait, max_games, LONG_LIMITS)
+        return passed
 
     def pass_wait(
-        self, games: Sequence[RetimedGame], wait: Wait, max_games: int
+        self,
+        games: Sequence[RetimedGame],
+        wait: Wait,
+        max_games: int,
+        limits: WaitLimits = USUAL_LIMITS,
     ) -> list[RetimedGame]:
         """The games after a wait of any length and the steps up to the next one.
 
@@ -138,13 +167,13 @@ class WaitSearch:
         only the first of them is played on.
         """
         after = tuple(self.game.action_ids[wait.end : wait.next_begin].tolist())
-        passed, originals = PassedGames(), []
+        passed, originals = PassedGames(least_conflicts(games) + MAX_NEW_CONFLICTS), []
         tried: set[tuple[int, bytes, int]] = set()
         for game in sorted(games, key=lambda game: game.cost):
             if game.is_original:
                 originals = [self._pass_as_original(game, wait)]
-            max_conflicts = passed.max_conflicts()
-            for waited in self.play_waits(game, wait, max_conflicts):
+            max_conflicts = passed.max_conflicts
+            for waited in self.play_waits(game, wait, max_conflicts, limits):
                 key = (len(waited.actions), self._ram(waited.state), waited.policy.conflicts)
                 if key not in tried:
                     tried.add(key)
@@ -169,15 +198,16 @@ class WaitSearch:
         return RetimedGame(state, (*game.actions, *actions), policy, is_original=True)
 
     def play_waits(
-        self, game: RetimedGame, wait: Wait, max_conflicts: int | None
+        self,
+        game: RetimedGame,
+        wait: Wait,
+        max_conflicts: int,
+        limits: WaitLimits = USUAL_LIMITS,
     ) -> Iterator[RetimedGame]:
         """The game after 0, 1, ... no-ops instead of a wait."""
-        length = wait.end - wait.begin
-        extra = min(MAX_EXTENSION * length, EXTRA_WAIT)
-        longest = min(length + extra, wait.end + MAX_DELAY - len(game.actions))
         waited = game._replace(policy=game.policy.copy(), is_original=False)
         yield waited
-        for _ in range(longest):
+        for _ in range(limits.longest(wait, len(game.actions))):
             policy = waited.policy.copy()
             if self.play_on(waited.state, policy, [NOOP], max_conflicts) is None:
                 return
@@ -186,7 +216,7 @@ class WaitSearch:
             yield waited
 
     def _play_to_next_wait(
-        self, waited: RetimedGame, after: tuple[int, ...], wait: Wait, max_conflicts: int | None
+        self, waited: RetimedGame, after: tuple[int, ...], wait: Wait, max_conflicts: int
     ) -> RetimedGame | None:
         """The game up to the next wait, or None if it is not where the original is."""
         game, policy = self.game, waited.policy.copy()
@@ -228,7 +258,8 @@ class PassedGames:
     Lasers depend on the time, enemies on the time since the player entered the room.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_conflicts: int) -> None:
+        self.max_conflicts = max_conflicts  # that a further game may have
         self.by_length: dict[int, RetimedGame] = {}
         self.by_enemies: dict[bytes, RetimedGame] = {}
 
@@ -239,16 +270,17 @@ class PassedGames:
             self.by_length[length] = game
         if enemies not in self.by_enemies or game.cost < self.by_enemies[enemies].cost:
             self.by_enemies[enemies] = game
-
-    def max_conflicts(self) -> int | None:
-        """The conflicts that a further game may have."""
-        return min((game.cost[0] + 1 for game in self.by_length.values()), default=None)
+        self.max_conflicts = min(self.max_conflicts, game.policy.conflicts + 1)
 
     def select(self, max_games: int) -> list[RetimedGame]:
         """At most `max_games` games of each kind."""
         tables = (self.by_length, self.by_enemies)
         games = [game for table in tables for game in select_games([*table.values()], max_games)]
         return list({id(game): game for game in games}.values())
+
+
+def least_conflicts(games: Sequence[RetimedGame]) -> int:
+    return min(game.policy.conflicts for game in games)
 
 
 def select_games(games: Sequence[RetimedGame], max_games: int) -> list[RetimedGame]:
