@@ -39,7 +39,7 @@ MAX_NEW_CONFLICTS = 4  # that a wait may add
 # Where nearly all games fail, waits may be much longer, because enemies then return to where they
 # were. If that does not help, the search goes back some waits and keeps more games.
 MAX_GOOD_CONFLICTS = 2  # that a wait adds if it was passed well
-BACKTRACK_WAITS = (6, 10, 10)  # each time with twice as many games
+BACKTRACK_WAITS = (6, 12, 24)  # each time with twice as many games
 
 
 class WaitLimits(NamedTuple):
