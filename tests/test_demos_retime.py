@@ -22,18 +22,18 @@ from lookfurther.demos.aligned_game import (
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.game_policy import GamePolicy, count_conflicts
 from lookfurther.demos.playback import episode_from_log
-from lookfurther.demos.retime import (
-    BACKTRACK_WAITS,
-    LONG_LIMITS,
-    USUAL_LIMITS,
-    RetimedGame,
+from lookfurther.demos.retime import BACKTRACK_WAITS, WaitSearch, retime_episode
+from lookfurther.demos.retimed_games import PassedGames, RetimedGame, best_games, select_games
+from lookfurther.demos.step_emulator import StepEmulator
+from lookfurther.demos.wait_trials import (
+    EDITED_TRIALS,
+    LONG_TRIALS,
+    USUAL_TRIALS,
     Wait,
     WaitLimits,
-    WaitSearch,
-    retime_episode,
-    select_games,
+    WaitTrials,
+    edit_actions,
 )
-from lookfurther.demos.step_emulator import StepEmulator
 from lookfurther.envs import get_spec
 from lookfurther.envs.emulator import Emulator
 from lookfurther.errors import DemonstrationError
@@ -160,10 +160,11 @@ def test_games_that_reach_the_same_ram_are_played_on_once(monkeypatch: pytest.Mo
     monkeypatch.setattr(search, "play_on", count_trials)
     for games in ([original], [original, copy]):
         trials.clear()
-        (kept,) = search.pass_wait(games, Wait(10, 30, 54), 24)
-        assert kept.is_original
-        assert len(kept.actions) == 54
-        assert sum(trials) == 20 + USUAL_LIMITS.extra_steps + 1
+        assert search.try_waits(games, Wait(10, 30, 54), 24, USUAL_TRIALS) == []
+        assert sum(trials) == 20 + USUAL_TRIALS.limits.extra_steps + 1
+    (kept,) = search.pass_wait([original, copy], Wait(10, 30, 54), 24)
+    assert kept.is_original
+    assert len(kept.actions) == 54
 
 
 def test_search_leaves_earlier_games_unchanged() -> None:
@@ -185,7 +186,7 @@ def fake_game(conflicts: int, steps: int) -> RetimedGame:
 
 
 def test_best_game_of_each_length_and_of_each_enemy_is_kept() -> None:
-    passed = retime.PassedGames(max_conflicts=5)
+    passed = PassedGames(max_conflicts=5)
     late, early, clumsy, other = (
         fake_game(conflicts, steps) for conflicts, steps in ((0, 9), (0, 7), (1, 9), (2, 7))
     )
@@ -198,7 +199,7 @@ def test_best_game_of_each_length_and_of_each_enemy_is_kept() -> None:
 
 
 def test_passed_games_limit_the_conflicts_of_further_ones() -> None:
-    passed = retime.PassedGames(max_conflicts=5)
+    passed = PassedGames(max_conflicts=5)
     for conflicts, limit in ((5, 5), (3, 4), (4, 4), (0, 1)):
         passed.add(fake_game(conflicts, 9), b"")
         assert passed.max_conflicts == limit
@@ -214,6 +215,9 @@ def test_best_games_and_some_of_all_lengths_are_kept() -> None:
     assert len(select_games(games[:5], 8)) == 5
 
 
+Trial = tuple[int, int, WaitTrials]  # a wait, games to keep, what is tried
+
+
 @pytest.mark.parametrize("saving_effort", [1, 2, None])
 def test_search_goes_back_where_all_games_fail(
     saving_effort: int | None, monkeypatch: pytest.MonkeyPatch
@@ -223,43 +227,80 @@ def test_search_goes_back_where_all_games_fail(
     last_effort = len(BACKTRACK_WAITS) if saving_effort is None else saving_effort
     saving_games = retime.MAX_GAMES << (last_effort + 1 if saving_effort is None else last_effort)
     found, played = search_hard_game(lambda games, _: games >= saving_games, monkeypatch)
-    expected: list[tuple[int, int, WaitLimits]] = []
+    expected: list[Trial] = []
     for effort, back in enumerate((12, *BACKTRACK_WAITS)[: last_effort + 1]):
         games = retime.MAX_GAMES << effort
-        expected += [(wait, games, USUAL_LIMITS) for wait in range(max(0, 12 - back), 13)]
+        expected += [(wait, games, USUAL_TRIALS) for wait in range(max(0, 12 - back), 13)]
         if games < saving_games:
-            expected.append((12, games, LONG_LIMITS))
-    expected += [(wait, retime.MAX_GAMES, USUAL_LIMITS) for wait in range(13, 16)]
+            expected += [(12, games, EDITED_TRIALS), (12, games, LONG_TRIALS)]
+    expected += [(wait, retime.MAX_GAMES, USUAL_TRIALS) for wait in range(13, 16)]
     assert played == expected
     assert found.cost == (10 if saving_effort is None else 0, 16)
 
 
-def test_search_waits_long_before_it_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("saving", [EDITED_TRIALS, LONG_TRIALS])
+def test_search_edits_and_waits_long_before_it_goes_back(
+    saving: WaitTrials, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("ale_py")
-    found, played = search_hard_game(lambda _, limits: limits == LONG_LIMITS, monkeypatch)
-    usual = [(wait, retime.MAX_GAMES, USUAL_LIMITS) for wait in range(16)]
-    assert played == [*usual[:13], (12, retime.MAX_GAMES, LONG_LIMITS), *usual[13:]]
+    found, played = search_hard_game(lambda _, trials: trials == saving, monkeypatch)
+    usual = [(wait, retime.MAX_GAMES, USUAL_TRIALS) for wait in range(16)]
+    trials = (EDITED_TRIALS, LONG_TRIALS)[: 1 + (saving == LONG_TRIALS)]
+    hard = [(12, retime.MAX_GAMES, trial) for trial in trials]
+    assert played == [*usual[:13], *hard, *usual[13:]]
     assert found.cost == (0, 16)
 
 
 def search_hard_game(
-    passes: Callable[[int, WaitLimits], bool], monkeypatch: pytest.MonkeyPatch
-) -> tuple[RetimedGame, list[tuple[int, int, WaitLimits]]]:
+    passes: Callable[[int, WaitTrials], bool], monkeypatch: pytest.MonkeyPatch
+) -> tuple[RetimedGame, list[Trial]]:
     """Search a game in which only some trials pass wait 12 of 16 without ten more conflicts."""
     search = record_walk()
     search.waits = [Wait(i, i, i) for i in range(16)]
-    played: list[tuple[int, int, WaitLimits]] = []
+    played: list[Trial] = []
 
-    def pass_wait(
-        games: Sequence[RetimedGame], wait: Wait, max_games: int, limits: WaitLimits = USUAL_LIMITS
+    def try_waits(
+        games: Sequence[RetimedGame], wait: Wait, max_games: int, trials: WaitTrials
     ) -> list[RetimedGame]:
-        played.append((wait.begin, max_games, limits))
-        failed = wait.begin == 12 and not passes(max_games, limits)
-        return [fake_game(games[0].cost[0] + 10 * failed, games[0].cost[1] + 1)]
+        played.append((wait.begin, max_games, trials))
+        failed = wait.begin == 12 and not passes(max_games, trials)
+        conflicts = min(game.cost[0] for game in games)
+        return [fake_game(conflicts + 10 * failed, games[0].cost[1] + 1)]
 
-    monkeypatch.setattr(search, "pass_wait", pass_wait)
+    monkeypatch.setattr(search, "try_waits", try_waits)
     monkeypatch.setattr(search, "_begin_game", lambda: fake_game(0, 0))
     return search.find_best(), played
+
+
+def test_edits_are_small_changes_of_the_first_steps() -> None:
+    left_out, added = [(), (0,), (4,)], [(0, 4, 0), (4, 4, 0), (4, 0, 0)]
+    assert sorted(edit_actions((4, 0))) == sorted([*left_out, *added, (0, 0), (0, 4), (4, 4)])
+    assert edit_actions(()) == []
+    actions = tuple(np.random.default_rng(0).integers(0, 3, 20).tolist())
+    edits = edit_actions(actions)
+    assert len(set(edits)) == len(edits)
+    assert actions not in edits
+    assert {len(edit) for edit in edits} == {17, 18, 19, 20, 21}
+    assert all(edit[-4:] == actions[-4:] for edit in edits)  # four steps after the last edited one
+
+
+def test_edited_games_reach_the_same_place_without_conflicts() -> None:
+    pytest.importorskip("ale_py")
+    search, wait = record_walk(), Wait(10, 30, 34)
+    games = search.try_waits([begin_walk(search)], wait, 24, EDITED_TRIALS)
+    assert {game.cost[0] for game in games} == {0}
+    own = tuple(search.game.action_ids[wait.end : wait.next_begin].tolist())
+    assert own == (LEFT, LEFT, NOOP, NOOP)
+    for game in games:
+        search.emulator.ale.restoreState(game.state)
+        there = search.emulator.ale.getRAM() == search.game.ram[wait.next_begin]
+        assert there[search.player].all()
+    assert any(game.actions[-4:] != own for game in games)
+
+
+def test_shortest_of_the_best_games_are_edited() -> None:
+    games = [fake_game(*cost) for cost in ((1, 5), (0, 9), (0, 7), (0, 8))]
+    assert best_games(games, 2) == [games[2], games[3]]
 
 
 def test_agent_without_memory_plays_the_retimed_game() -> None:

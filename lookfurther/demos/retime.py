@@ -6,12 +6,13 @@ steps in which these bytes stay the same. The search varies the length of each w
 game's own actions between the waits. It keeps the games in which the player has reached the same
 place with the same rewards. It prefers games in which equal observations have equal actions: a wait
 then ends where the player can see that something has changed. Among those it prefers the shortest.
+Where no length of a wait avoids a second action, it also changes the first steps after the wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,58 +29,32 @@ from lookfurther.demos.alignment_search import ProgressCallback
 from lookfurther.demos.delayed_log import NOOP
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.game_policy import GamePolicy, count_conflicts
+from lookfurther.demos.retimed_games import (
+    PassedGames,
+    RetimedGame,
+    best_games,
+    least_conflicts,
+)
 from lookfurther.demos.step_emulator import StepEmulator
+from lookfurther.demos.wait_trials import (
+    EDITED_TRIALS,
+    LONG_TRIALS,
+    USUAL_TRIALS,
+    Wait,
+    WaitLimits,
+    WaitTrials,
+)
 
 if TYPE_CHECKING:
     from ale_py import ALEState
 
 MAX_GAMES = 10  # games of different lengths that are kept, and as many with different enemies
-MAX_NEW_CONFLICTS = 4  # that a wait may add
+MAX_EDITED_GAMES = 6  # of those before a wait, games whose steps after it are changed
 
 # Where nearly all games fail, waits may be much longer, because enemies then return to where they
 # were. If that does not help, the search goes back some waits and keeps more games.
 MAX_GOOD_CONFLICTS = 2  # that a wait adds if it was passed well
 BACKTRACK_WAITS = (6, 12, 24)  # each time with twice as many games
-
-
-class WaitLimits(NamedTuple):
-    """How long a wait may become."""
-
-    extension: int  # times its length that it may become longer
-    extra_steps: int  # that it may become longer at most
-    delay: int  # steps that a game may be behind the original
-
-    def longest(self, wait: Wait, steps: int) -> int:
-        """The steps of a wait in a game with this number of steps before it."""
-        length = wait.end - wait.begin
-        extra = min(self.extension * length, self.extra_steps)
-        return min(length + extra, wait.end + self.delay - steps)
-
-
-USUAL_LIMITS = WaitLimits(4, 50, 100)
-LONG_LIMITS = WaitLimits(200, 200, 300)
-
-
-class RetimedGame(NamedTuple):
-    """A game up to a step of the original."""
-
-    state: ALEState
-    actions: tuple[int, ...]
-    policy: GamePolicy
-    is_original: bool  # all waits are as long as they were
-
-    @property
-    def cost(self) -> tuple[int, int]:
-        """Less is better."""
-        return self.policy.conflicts, len(self.actions)
-
-
-class Wait(NamedTuple):
-    """Steps of the original: a wait, and what it plays before the next wait."""
-
-    begin: int
-    end: int  # of the wait
-    next_begin: int
 
 
 def retime_episode(
@@ -119,7 +94,7 @@ class WaitSearch:
         repeated_until, efforts = 0, 0  # while it plays waits again: up to which one, how often
         while len(history) <= len(self.waits):
             index = len(history) - 1
-            games = self._pass_hard_wait(history[-1], self.waits[index], MAX_GAMES << efforts)
+            games = self.pass_wait(history[-1], self.waits[index], MAX_GAMES << efforts)
             if self._is_lost(history[-1], games) and efforts < len(BACKTRACK_WAITS):
                 del history[max(1, len(history) - BACKTRACK_WAITS[efforts]) :]
                 repeated_until, efforts = index, efforts + 1
@@ -145,43 +120,45 @@ class WaitSearch:
     def _is_lost(before: Sequence[RetimedGame], after: Sequence[RetimedGame]) -> bool:
         return least_conflicts(after) > least_conflicts(before) + MAX_GOOD_CONFLICTS
 
-    def _pass_hard_wait(
+    def pass_wait(
         self, games: Sequence[RetimedGame], wait: Wait, max_games: int
     ) -> list[RetimedGame]:
-        """The games after a wait, which is longer than usual only if it has to be."""
-        passed = self.pass_wait(games, wait, max_games)
+        """The games after a wait and the steps up to the next one."""
+        originals = [self._pass_as_original(game, wait) for game in games if game.is_original]
+        passed = originals + self.try_waits(games, wait, max_games, USUAL_TRIALS)
+        if least_conflicts(passed) > least_conflicts(games):
+            passed += self.try_waits(
+                best_games(games, MAX_EDITED_GAMES), wait, max_games, EDITED_TRIALS
+            )
         if self._is_lost(games, passed):
-            passed = self.pass_wait(games, wait, max_games, LONG_LIMITS)
+            passed = originals + self.try_waits(games, wait, max_games, LONG_TRIALS)
         return passed
 
-    def pass_wait(
-        self,
-        games: Sequence[RetimedGame],
-        wait: Wait,
-        max_games: int,
-        limits: WaitLimits = USUAL_LIMITS,
+    def try_waits(
+        self, games: Sequence[RetimedGame], wait: Wait, max_games: int, trials: WaitTrials
     ) -> list[RetimedGame]:
-        """The games after a wait of any length and the steps up to the next one.
+        """The games that pass a wait, with any of its lengths.
 
         Two games with the same number of steps and the same RAM after the wait are one game, so
         only the first of them is played on.
         """
         after = tuple(self.game.action_ids[wait.end : wait.next_begin].tolist())
-        passed, originals = PassedGames(least_conflicts(games) + MAX_NEW_CONFLICTS), []
+        steps_after = trials.steps_after(after)
+        passed = PassedGames(least_conflicts(games) + trials.max_new_conflicts)
         tried: set[tuple[int, bytes, int]] = set()
         for game in sorted(games, key=lambda game: game.cost):
-            if game.is_original:
-                originals = [self._pass_as_original(game, wait)]
             max_conflicts = passed.max_conflicts
-            for waited in self.play_waits(game, wait, max_conflicts, limits):
+            for waited in self.play_waits(game, wait, max_conflicts, trials.limits):
                 key = (len(waited.actions), self._ram(waited.state), waited.policy.conflicts)
-                if key not in tried:
-                    tried.add(key)
-                    played = self._play_to_next_wait(waited, after, wait, max_conflicts)
+                if key in tried:
+                    continue
+                tried.add(key)
+                for actions in steps_after:
+                    played = self._play_to_next_wait(waited, actions, wait, max_conflicts)
                     if played:
                         enemies = self.emulator.ale.getRAM()[self.enemies].tobytes()
                         passed.add(played, enemies)
-        kept = originals + passed.select(max_games)
+        kept = passed.select(max_games)
         for game in kept:
             game.policy.settle()
         return kept
@@ -194,15 +171,12 @@ class WaitSearch:
         actions = self.game.action_ids[wait.begin : wait.next_begin].tolist()
         policy = game.policy.copy()
         self.play_on(game.state, policy, actions)
+        policy.settle()
         state = self.emulator.ale.cloneState()
         return RetimedGame(state, (*game.actions, *actions), policy, is_original=True)
 
     def play_waits(
-        self,
-        game: RetimedGame,
-        wait: Wait,
-        max_conflicts: int,
-        limits: WaitLimits = USUAL_LIMITS,
+        self, game: RetimedGame, wait: Wait, max_conflicts: int, limits: WaitLimits
     ) -> Iterator[RetimedGame]:
         """The game after 0, 1, ... no-ops instead of a wait."""
         waited = game._replace(policy=game.policy.copy(), is_original=False)
@@ -250,43 +224,3 @@ class WaitSearch:
             if ale.lives() < min_lives:
                 return None
         return rewards
-
-
-class PassedGames:
-    """The best game of each length, and of each state of the enemies.
-
-    Lasers depend on the time, enemies on the time since the player entered the room.
-    """
-
-    def __init__(self, max_conflicts: int) -> None:
-        self.max_conflicts = max_conflicts  # that a further game may have
-        self.by_length: dict[int, RetimedGame] = {}
-        self.by_enemies: dict[bytes, RetimedGame] = {}
-
-    def add(self, game: RetimedGame, enemies: bytes) -> None:
-        """Keep the game if it is better than those like it."""
-        length = len(game.actions)
-        if length not in self.by_length or game.cost < self.by_length[length].cost:
-            self.by_length[length] = game
-        if enemies not in self.by_enemies or game.cost < self.by_enemies[enemies].cost:
-            self.by_enemies[enemies] = game
-        self.max_conflicts = min(self.max_conflicts, game.policy.conflicts + 1)
-
-    def select(self, max_games: int) -> list[RetimedGame]:
-        """At most `max_games` games of each kind."""
-        tables = (self.by_length, self.by_enemies)
-        games = [game for table in tables for game in select_games([*table.values()], max_games)]
-        return list({id(game): game for game in games}.values())
-
-
-def least_conflicts(games: Sequence[RetimedGame]) -> int:
-    return min(game.policy.conflicts for game in games)
-
-
-def select_games(games: Sequence[RetimedGame], max_games: int) -> list[RetimedGame]:
-    """The best games, and some of all lengths: a later enemy may need a game that is late."""
-    ordered = sorted(games, key=lambda game: game.cost)
-    best, others = ordered[: max_games // 2], ordered[max_games // 2 :]
-    if len(others) > max_games // 2:
-        others = [others[i] for i in np.linspace(0, len(others) - 1, max_games // 2).astype(int)]
-    return best + others

@@ -1,0 +1,69 @@
+"""What a search over waits tries at each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+EDITED_STEPS = 14  # after a wait that are changed
+
+
+class Wait(NamedTuple):
+    """Steps of the original: a wait, and what it plays before the next wait."""
+
+    begin: int
+    end: int  # of the wait
+    next_begin: int
+
+
+class WaitLimits(NamedTuple):
+    """How long a wait may become."""
+
+    extension: int  # times its length that it may become longer
+    extra_steps: int  # that it may become longer at most
+    delay: int  # steps that a game may be behind the original
+
+    def longest(self, wait: Wait, steps: int) -> int:
+        """The steps of a wait in a game with this number of steps before it."""
+        length = wait.end - wait.begin
+        extra = min(self.extension * length, self.extra_steps)
+        return min(length + extra, wait.end + self.delay - steps)
+
+
+class WaitTrials(NamedTuple):
+    """The lengths of a wait that are tried, and the steps after it."""
+
+    limits: WaitLimits
+    max_new_conflicts: int
+    edited: bool = False  # small changes of the steps after the wait
+
+    def steps_after(self, actions: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """The actions that are tried instead of those of the original."""
+        return edit_actions(actions) if self.edited else [actions]
+
+
+USUAL_TRIALS = WaitTrials(WaitLimits(4, 50, 100), max_new_conflicts=4)
+LONG_TRIALS = WaitTrials(WaitLimits(200, 200, 300), max_new_conflicts=4)
+EDITED_TRIALS = WaitTrials(WaitLimits(50, 50, 100), max_new_conflicts=0, edited=True)
+
+
+def edit_actions(actions: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Small changes of the first steps.
+
+    Up to three steps are left out, a step is added, or a step is moved or replaced. The actions
+    are those of the first steps.
+    """
+    edits = dict.fromkeys(_edit_first_steps(actions, min(EDITED_STEPS, len(actions))))
+    edits.pop(actions, None)
+    return list(edits)
+
+
+def _edit_first_steps(actions: tuple[int, ...], steps: int) -> Iterator[tuple[int, ...]]:
+    for step in range(steps):
+        for count in (1, 2, 3):
+            yield actions[:step] + actions[step + count :]
+        without = actions[:step] + actions[step + 1 :]
+        for place in range(steps):
+            for action in sorted(set(actions[:steps])):
+                yield (*without[:place], action, *without[place:])
+                yield (*actions[:place], action, *actions[place:])
