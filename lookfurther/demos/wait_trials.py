@@ -62,8 +62,12 @@ def _edit_first_steps(actions: tuple[int, ...], steps: int) -> Iterator[tuple[in
     for step in range(steps):
         for count in (1, 2, 3):
             yield actions[:step] + actions[step + count :]
-        without = actions[:step] + actions[step + 1 :]
-        for place in range(steps):
-            for action in sorted(set(actions[:steps])):
-                yield (*without[:place], action, *without[place:])
-                yield (*actions[:place], action, *actions[place:])
+        yield from _add_step(actions[:step] + actions[step + 1 :], actions[:steps])
+    yield from _add_step(actions, actions[:steps])
+
+
+def _add_step(actions: tuple[int, ...], first: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """One of the first steps' actions, at each of their places."""
+    for place in range(len(first)):
+        for action in sorted(set(first)):
+            yield (*actions[:place], action, *actions[place:])
