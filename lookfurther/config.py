@@ -201,6 +201,8 @@ class LearnerConfig:
     """which of their steps: all, or without those whose observation has another action later"""
     priority_type: Literal["huber", "abs"] = "huber"
     """priority of an item: its Huber TD loss, or its absolute TD error"""
+    priority_losses: Literal["td", "td+im"] = "td"
+    """losses in a priority: TD, or TD and imitation, to repeat expert steps that it plays wrong"""
     priority_after_step: bool = False
     """compute priorities with the updated weights, as in Algorithm 1 (one more forward pass)"""
     samples_per_insert: float = 8.0

@@ -23,7 +23,7 @@ from lookfurther.losses import (
     widen_action_gap,
 )
 from lookfurther.networks.dueling import network_value_transform, prepare_inputs
-from lookfurther.priorities import PRIORITY_FUNCTIONS
+from lookfurther.priorities import PRIORITY_FUNCTIONS, PRIORITY_LOSSES
 from lookfurther.system import acceleration
 from lookfurther.types import Batch
 
@@ -67,6 +67,7 @@ class Objective:
         self.config, self.online, self.target = config, online, target
         self.value_transform = network_value_transform(online, config)
         self.priority_function = PRIORITY_FUNCTIONS[config.priority_type]
+        self.add_priorities = PRIORITY_LOSSES[config.priority_losses]
         self.td_loss = TD_LOSSES[config.td_loss]
         self.choose_next_action = NEXT_ACTIONS[config.double_q]
         self.measure_sources = SOURCE_METRICS[config.demonstrations]
@@ -119,7 +120,7 @@ class Objective:
         td, tc, im, td_error = self.loss_terms(q_both, q_target, batch)
         weighted = td + self.config.tc_weight * tc + self.config.im_weight * im
         loss = (batch.w * weighted).mean()
-        priority = self.priority_function(td_error)
+        priority = self.add_priorities(self.priority_function(td_error), im)
         return loss, tuple(term.detach() for term in (td, tc, im, priority))
 
     def loss_terms(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> tuple[Tensor, ...]:
@@ -164,7 +165,8 @@ class Objective:
 
     def compute_priority(self, q_both: Tensor, q_target: Tensor, batch: Batch) -> Tensor:
         """Priorities [B] for values f_theta [2B, A] at x, then at x'."""
-        return self.priority_function(self.loss_terms(q_both, q_target, batch)[-1])
+        *_, im, td_error = self.loss_terms(q_both, q_target, batch)
+        return self.add_priorities(self.priority_function(td_error), im)
 
 
 def measure_fixed_shares(output: LossOutput, item: Tensor, agent_items: int) -> dict[str, Tensor]:

@@ -16,6 +16,12 @@ from lookfurther.transforms import ValueTransform
 # The priority of a TD error: Algorithm 1's |L_TD|, or the absolute error as in most code.
 PRIORITY_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"huber": huber, "abs": torch.abs}
 
+# The priority of an item from that of its TD error and its L_IM, by `learner.priority_losses`.
+PRIORITY_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "td": lambda td_priority, im: td_priority,
+    "td+im": lambda td_priority, im: td_priority + im,
+}
+
 
 def priority_mass(p: ArrayT, alpha: float, offset: float) -> ArrayT:
     """(p + offset)^alpha: the unnormalised probability of an item, for p in float64."""

@@ -195,6 +195,32 @@ def test_priorities_are_huber_loss_before_or_after_step():
         assert not torch.allclose(before, learner.compute_priority(b), atol=1e-3)
 
 
+@pytest.mark.parametrize("after", [False, True])
+def test_imitation_loss_in_priority_is_that_of_wrong_expert_actions(after: bool) -> None:
+    b = make_batch(32, agent=20)
+    results = []
+    for losses in ("td", "td+im"):
+        config = LearnerConfig(
+            agent_items=20,
+            expert_items=12,
+            learning_rate=0.1,
+            priority_losses=losses,
+            priority_after_step=after,
+        )
+        learner = Learner(make_network(), config, CPU, torch.float32)
+        results.append((run_update(learner, b).priority, learner))
+    (td, _), (both, learner) = results
+    network = learner.online_network if after else make_network()
+    q = network(b.x_both[0]).detach()
+    q_expert = q.gather(1, b.a.unsqueeze(1)).squeeze(1)
+    rival = (q + learner.config.margin).scatter(1, b.a.unsqueeze(1), -torch.inf).max(1).values
+    wrong = (rival - q_expert).clamp(min=0)
+    assert torch.equal(both[:20], td[:20])
+    assert torch.allclose(both[20:], (td + wrong)[20:], atol=1e-5)
+    assert (wrong[20:] > 0).any()
+    assert torch.allclose(both, learner.compute_priority(b), atol=1e-6) == after
+
+
 def test_bfloat16_update_refreshes_compute_network():
     """The learner keeps weights in float32 and computes with a rounded copy of them."""
     config = LearnerConfig(agent_items=8, expert_items=0, learning_rate=0.1)

@@ -206,10 +206,11 @@ def test_actor_weights_are_synced_every_period_only() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)  # half a minute on an idle machine, most of it compilation
 @pytest.mark.filterwarnings("ignore")  # of the compiler
-def test_compiled_updates_equal_eager_updates() -> None:
+@pytest.mark.parametrize("priority_losses", ["td", "td+im"])
+def test_compiled_updates_equal_eager_updates(priority_losses: str) -> None:
     found = []
     for compiled in (False, True):
-        config = make_config()
+        config = make_config(learner__priority_losses=priority_losses)
         learner = make_learner(config, compiled)
         mixture = build_mixture(config, SPEC, [random_episode()], CPU, is_compiled=False)
         replay = build_mixture(config, SPEC, [random_episode()], CPU, is_compiled=False).expert
