@@ -40,6 +40,7 @@ def relation_rules(config: Config) -> list[tuple[bool, str]]:
         _environment_rules,
         _replay_rules,
         _network_rules,
+        _head_rules,
         _demonstration_rules,
         _expert_replay_rules,
         _summed_horizon_rules,
@@ -87,22 +88,19 @@ def _replay_rules(config: Config) -> list[tuple[bool, str]]:
 
 
 def _network_rules(config: Config) -> list[tuple[bool, str]]:
-    n, learner = config.network, config.learner
-    is_popart, is_categorical = n.head == "popart", n.head == "categorical"
-    uses_values = learner.value_floor != "none" or learner.advantage_learning != 0
+    n, is_popart = config.network, config.network.head == "popart"
     return [
         (
-            n.dueling or (n.head == "values" and n.noisy_std == 0),
-            "network.dueling no has plain layers and values: use --network.head values and"
-            " --network.noisy-std 0",
+            n.dueling or not is_popart,
+            "network.head popart needs two streams: use --network.dueling",
+        ),
+        (
+            n.dueling or n.noisy_std == 0,
+            "network.noisy_std needs two streams: use --network.dueling or --network.noisy-std 0",
         ),
         (
             n.v_min < n.v_max,
             f"network.v_min ({n.v_min}) must be below network.v_max ({n.v_max})",
-        ),
-        (
-            not is_popart or learner.value_transform == "identity",
-            "network.head popart normalises values itself: use --learner.value-transform identity",
         ),
         (
             not is_popart or n.noisy_std == 0,
@@ -113,18 +111,29 @@ def _network_rules(config: Config) -> list[tuple[bool, str]]:
             f"network.initialization {n.initialization} is not for noisy layers:"
             " use --network.initialization fan-in or --network.noisy-std 0",
         ),
+    ]
+
+
+def _head_rules(config: Config) -> list[tuple[bool, str]]:
+    head, learner = config.network.head, config.learner
+    uses_values = learner.value_floor != "none" or learner.advantage_learning != 0
+    return [
         (
-            not is_categorical or not uses_values,
+            head != "popart" or learner.value_transform == "identity",
+            "network.head popart normalises values itself: use --learner.value-transform identity",
+        ),
+        (
+            head != "categorical" or not uses_values,
             "network.head categorical has distributions as targets:"
             " use --learner.value-floor none and --learner.advantage-learning 0",
         ),
         (
-            learner.value_floor != "backup" or n.head == "values",
-            f"learner.value_floor backup needs --network.head values, not {n.head}",
+            learner.value_floor != "backup" or head == "values",
+            f"learner.value_floor backup needs --network.head values, not {head}",
         ),
         (
-            not learner.constrained_td or n.head == "values",
-            f"learner.constrained_td needs --network.head values, not {n.head}",
+            not learner.constrained_td or head == "values",
+            f"learner.constrained_td needs --network.head values, not {head}",
         ),
     ]
 

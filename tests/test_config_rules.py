@@ -124,8 +124,14 @@ INVALID_OVERRIDES: dict[str, dict[str, Any]] = {
     "demonstrations are given, but learner.expert_items is 0:"
     " drop --demos or choose another preset": {"learner__expert_items": 0},
     "run.device must be auto, cpu, cuda or cuda:N, not 'gpu'": {"run__device": "gpu"},
-    "network.dueling no has plain layers and values: use --network.head values and"
-    " --network.noisy-std 0": {"network__dueling": False, "network__noisy_std": 0.5},
+    "network.head popart needs two streams: use --network.dueling": {
+        "network__dueling": False,
+        "network__head": "popart",
+    },
+    "network.noisy_std needs two streams: use --network.dueling or --network.noisy-std 0": {
+        "network__dueling": False,
+        "network__noisy_std": 0.5,
+    },
     "actor.epsilon_steps must be 1 or more, not 0": {"actor__epsilon_steps": 0},
     "actor.epsilon_end must be in [0, 1], not 1.1": {"actor__epsilon_end": 1.1},
     "replay.expert_priority_offset must be 0 or more, not -1.0": {

@@ -36,6 +36,11 @@ FANS: dict[str, tuple[Spec, dict[str, Any], list[tuple[int, int]]]] = {
         {"head": "categorical"},
         [*NATURE_TORSO, (7 * 7 * 64, 512), (512, 51), (512, 18 * 51)],
     ),
+    "C51": (
+        ATARI,
+        {"head": "categorical", "dueling": False},
+        [*NATURE_TORSO, (7 * 7 * 64, 512), (512, 18 * 51)],
+    ),
     "popart": (VECTOR, {"head": "popart"}, [(8, 256), (256, 256), (256, 1), (256, 3)]),
     "mlp": (VECTOR, {}, [(8, 256), (256, 256), (256, 1), (256, 3)]),
     "mlp, one stream": (VECTOR, {"dueling": False}, [(8, 256), (256, 256), (256, 3)]),

@@ -36,6 +36,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "constrained": {"learner__constrained_td": True, "learner__tc_weight": 0.0},
     "categorical": {"network__head": "categorical"},
+    "plain categorical": {"network__head": "categorical", "network__dueling": False},
     "glorot": {"network__initialization": "glorot"},
     "noisy": {"network__noisy_std": 0.5},
     "noisy categorical": {"network__head": "categorical", "network__noisy_std": 0.5},
@@ -56,7 +57,7 @@ def test_resumed_run_equals_uninterrupted_run(tmp_path: Path, name: str) -> None
     )
 
 
-@pytest.mark.parametrize("name", ["popart", "noisy categorical"])
+@pytest.mark.parametrize("name", ["popart", "plain categorical", "noisy categorical"])
 def test_exported_agent_has_values_of_trained_one(tmp_path: Path, name: str) -> None:
     train(tiny_config(tmp_path / "run", env="walk", run__steps=140, **VARIANTS[name]), env=WalkEnv)
     trained = Agent.load(tmp_path / "run", modules=["tests.test_training"])
@@ -96,7 +97,7 @@ def make_learner(config: Config, compiled: bool) -> Learner:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the compiler
-@pytest.mark.parametrize("name", ["popart", "constrained"])
+@pytest.mark.parametrize("name", ["popart", "constrained", "plain categorical"])
 def test_compiled_updates_equal_eager(tmp_path: Path, name: str) -> None:
     """Three updates of each, up to rounding."""
     config = tiny_config(tmp_path, tmp_path, **VARIANTS[name])

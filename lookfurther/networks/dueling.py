@@ -19,7 +19,12 @@ from lookfurther.networks.dueling_streams import DuelingStreams
 from lookfurther.networks.heads import CategoricalHead, DuelingHead, PopArtHead, StreamHead
 from lookfurther.networks.initialization import draw_glorot_weights
 from lookfurther.networks.noisy import NoisyLinear, NoisyStreams
-from lookfurther.networks.single_stream import PlainHead, ScaleGradient, SingleStream
+from lookfurther.networks.single_stream import (
+    PlainCategoricalHead,
+    PlainHead,
+    ScaleGradient,
+    SingleStream,
+)
 from lookfurther.networks.torsos import SpaceToDepth, atari_torso, count_features, small_torso
 from lookfurther.transforms import ValueTransform, make_value_transform
 from lookfurther.types import Spec
@@ -131,13 +136,15 @@ def make_streams(config: NetworkConfig, features: int, hidden: tuple[int, ...]) 
 
 
 def make_head(config: NetworkConfig, features: int, actions: int) -> DuelingHead:
-    """The configured head: values, normalised values or distributions, plain or noisy."""
-    if not config.dueling:
-        return PlainHead(features, actions)
+    """The configured head: values, normalised values or distributions, of one or two streams."""
     linear = partial(NoisyLinear, initial_std=config.noisy_std) if config.noisy_std else nn.Linear
     if config.head == "categorical":
         atoms = torch.linspace(config.v_min, config.v_max, config.atoms)
+        if not config.dueling:
+            return PlainCategoricalHead(features, actions, atoms)
         return CategoricalHead(features, actions, linear, atoms)
+    if not config.dueling:
+        return PlainHead(features, actions)
     if config.head == "popart":
         return PopArtHead(features, actions)
     if config.noisy_std:

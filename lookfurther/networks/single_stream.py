@@ -1,4 +1,4 @@
-"""The last layers of DQN: one stream of fully connected layers, and a linear head."""
+"""The last layers of DQN and C51: one stream of fully connected layers, and a linear head."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from lookfurther.networks.heads import DuelingHead
+from lookfurther.networks.heads import CategoricalHead, DuelingHead
 
 
 class SingleStream(nn.Module):
@@ -37,6 +37,21 @@ class PlainHead(DuelingHead):
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             return self.linear(x.float())
+
+
+class PlainCategoricalHead(CategoricalHead):
+    """Logits [B, A, N], a linear function of the stream's last layer, in float32 (C51)."""
+
+    def __init__(self, features: int, actions: int, atoms: Tensor) -> None:
+        nn.Module.__init__(self)
+        self.outputs = len(atoms)
+        self.linear = nn.Linear(features, actions * self.outputs)
+        self.register_buffer("atoms", atoms, persistent=False)
+
+    def stream_outputs(self, x: Tensor) -> Tensor:
+        """[B, A, outputs] of the stream's last layer [B, features]."""
+        with torch.autocast(x.device.type, enabled=False):
+            return self.linear(x.float()).unflatten(-1, (-1, self.outputs))
 
 
 class ScaleGradient(nn.Module):
