@@ -37,6 +37,8 @@ class EnvConfig:
     """maximum number of no-op frames at an episode's start"""
     sticky_prob: float = 0.0
     """probability that the emulator repeats the last action"""
+    clock_period: int = 0
+    """steps after which a clock in the lowest rows of the picture repeats; 0: no clock"""
     max_episode_length: int = 50_000
     """longest training episode, in `episode_length_unit`"""
     episode_length_unit: Literal["steps", "frames"] = "steps"

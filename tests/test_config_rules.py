@@ -60,6 +60,7 @@ INVALID_OVERRIDES: dict[str, dict[str, Any]] = {
     "learner.value_transform_eps must be above 0, not 0.0": {"learner__value_transform_eps": 0.0},
     "learner.samples_per_insert must be above 0, not 0.0": {"learner__samples_per_insert": 0.0},
     "environment.sticky_prob must be in [0, 1), not 1.0": {"environment__sticky_prob": 1.0},
+    "environment.clock_period must be in 0 ... 64, not 65": {"environment__clock_period": 65},
     "environment.processes (129) exceeds actor.lanes (128)": {"environment__processes": 129},
     "replay.horizons must be lengths of 1 or more, not (0, 3)": {"replay__horizons": (0, 3)},
     "replay.horizons repeats a length: (3, 3)": {"replay__horizons": (3, 3)},

@@ -182,7 +182,7 @@ class FakeEmulator:
 @pytest.fixture
 def frame_actions(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
     """The actions of all frames, for steps with actions 1, 2, 1, 2, ... after a start with 3."""
-    monkeypatch.setattr("lookfurther.envs.human_starts.Emulator", lambda *_: FakeEmulator())
+    monkeypatch.setattr("lookfurther.envs.human_starts.Emulator", lambda *_, **__: FakeEmulator())
 
     def frames(sticky: float, seed: int, steps: int = 2000) -> list[int]:
         game = HumanStartEnv("ALE/Pong-v5", [HumanStart(b"", 3)], EnvConfig(sticky_prob=sticky))

@@ -168,9 +168,9 @@ class EnvBuilder:
         return LaneRolloutEnv(lane, self.name, can_draw)
 
     def _make_emulator(self, log: InputLog) -> Emulator:
-        env_config = self.env_config
+        config = self.env_config
         return playback.make_emulator(
-            log, self.name, env_config.action_repeat, env_config.sticky_prob
+            log, self.name, config.action_repeat, config.sticky_prob, config.clock_period
         )
 
     def _is_restorable(self) -> bool:

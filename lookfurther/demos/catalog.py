@@ -21,7 +21,9 @@ from lookfurther.demos.metadata import (
     describe_episode,
     make_origin,
 )
+from lookfurther.demos.playback import draw_demo_clock
 from lookfurther.demos.storage import VERSION_SUFFIX
+from lookfurther.envs.naming import is_atari
 from lookfurther.errors import ConfigError, DemonstrationError, LookFurtherError
 from lookfurther.settings.tuned import find_demo_commands
 from lookfurther.types import Spec
@@ -145,11 +147,16 @@ def open_set(name_or_path: str) -> DemoSet:
 def load_set(name_or_path: str, spec: Spec, env_config: EnvConfig) -> list[Episode]:
     """The episodes of a set for training; raises if the set is from another environment."""
     name = find_set(name_or_path)
-    if not name.startswith(SHIPPED_PREFIX):
-        return storage.load_episodes(name, spec, env_config=env_config)
-    demo_set = _open_shipped(name, env_config)
-    check_compatible(name, demo_set.description, spec, env_config)
-    return demo_set.episodes
+    if name.startswith(SHIPPED_PREFIX):
+        demo_set = _open_shipped(name, env_config)
+        check_compatible(name, demo_set.description, spec, env_config)
+        episodes = demo_set.episodes
+    else:
+        episodes = storage.load_episodes(name, spec, env_config=env_config)
+    if env_config.clock_period and is_atari(spec.env):
+        for i, episode in enumerate(episodes):
+            draw_demo_clock(episode, env_config, f"{name}, episode {i}")
+    return episodes
 
 
 def _open_shipped(name: str, env_config: EnvConfig | None = None) -> DemoSet:

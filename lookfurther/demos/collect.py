@@ -14,6 +14,7 @@ from lookfurther.config import EnvConfig
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import make_lane
 from lookfurther.envs import get_spec
+from lookfurther.envs.clock import with_clock
 from lookfurther.envs.emulator import Emulator
 from lookfurther.envs.factory import find_env_spec
 from lookfurther.envs.lane import Lane
@@ -108,7 +109,8 @@ def _collect_atari(
     act = _make_act_function(expert, emulator)
 
     def act_after_noops(observation: np.ndarray) -> Any:
-        return act(observation) if emulator.frame_number >= noop_steps * repeat else 0
+        steps = emulator.frame_number // repeat
+        return act(with_clock(observation, steps, env_config)) if steps >= noop_steps else 0
 
     def step(action: int) -> StepResult:
         plane, reward, is_over = emulator.step(legal[action])

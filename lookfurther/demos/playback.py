@@ -11,6 +11,7 @@ import numpy as np
 
 from lookfurther.config import EnvConfig
 from lookfurther.demos.episode import Episode, InputLog
+from lookfurther.envs.clock import draw_clock
 from lookfurther.envs.emulator import FUSED_MULTIPLY_ADD, Emulator
 from lookfurther.envs.factory import EnvFactory, find_env_spec, find_rendering_spec
 from lookfurther.envs.sync import Lane
@@ -126,12 +127,15 @@ def episode_from_log(
 
 
 def make_emulator(
-    input_log: InputLog, env: str, action_repeat: int, sticky_prob: float = 0.0
+    input_log: InputLog,
+    env: str,
+    action_repeat: int,
+    sticky_prob: float = 0.0,
+    clock_period: int = 0,
 ) -> Emulator:
     """An emulator after its reset, ready to play an input log."""
-    return Emulator(
-        env, action_repeat, sticky_prob, input_log.seed, input_log.phase, input_log.variant
-    )
+    log = input_log
+    return Emulator(env, action_repeat, sticky_prob, log.seed, log.phase, log.variant, clock_period)
 
 
 def step_ends(input_log: InputLog, action_repeat: int) -> np.ndarray:
@@ -139,6 +143,17 @@ def step_ends(input_log: InputLog, action_repeat: int) -> np.ndarray:
     frames = len(input_log.frame_actions)
     first = input_log.phase % action_repeat or action_repeat
     return np.unique(np.concatenate([[0], np.arange(first, frames, action_repeat), [frames]]))
+
+
+def draw_demo_clock(episode: Episode, env_config: EnvConfig, name: str) -> None:
+    """Draw the time since power-on into the planes of an Atari episode."""
+    if episode.input_log is None:
+        raise DemonstrationError(
+            f"{name} has no input log, so its time since power-on is not known:"
+            " set environment.clock_period 0"
+        )
+    steps = step_ends(episode.input_log, env_config.action_repeat) // env_config.action_repeat
+    draw_clock(episode.planes[:, 0], steps, env_config.clock_period)
 
 
 def with_best_phase(input_log: InputLog, action_repeat: int) -> InputLog:

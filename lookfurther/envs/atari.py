@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from lookfurther.config import EnvConfig
+from lookfurther.envs.clock import draw_clock_in_stacks
 from lookfurther.errors import ConfigError
 from lookfurther.types import Spec, Step
 
@@ -46,6 +47,8 @@ class AtariEnvs:
         # Emulator frames of each episode, with the no-op frames of its start [m].
         self.episode_frames = np.zeros(lanes, np.int32)
         self.lives = np.zeros(lanes, np.int32)
+        self._env_config = env_config
+        self._elapsed_steps = np.zeros(lanes, np.int32)  # of each episode, without no-op frames
         actions = int(self._vector_env.single_action_space.n)  # type: ignore[attr-defined]
         plane = (1, SCREEN_SIZE, SCREEN_SIZE)
         self.spec = Spec(env_spec.id, plane, frame_stack, "uint8", actions, 255.0)
@@ -55,6 +58,7 @@ class AtariEnvs:
         self.episode_frames, self.lives = info["episode_frame_number"], info["lives"]
         self._seeds = None  # a second reset begins other episodes
         self._ended, self._truncated = np.zeros((2, self.lanes), bool)
+        self._draw_clock(observation, np.ones(self.lanes, bool))
         no_lanes = np.zeros(self.lanes, bool)
         reward = np.zeros(self.lanes, np.float32)
         return Step(observation, reward, no_lanes, no_lanes, np.ones(self.lanes, bool), no_lanes)
@@ -72,10 +76,19 @@ class AtariEnvs:
             self._truncated = np.zeros(self.lanes, bool)
         self.episode_frames, self.lives = info["episode_frame_number"], info["lives"]
         first, self._ended = self._ended, terminal | truncated
+        self._draw_clock(observation, first)
         dropped = np.zeros(self.lanes, bool)
         reward = reward.astype(np.float32)
         self._last_step = Step(observation, reward, terminal, truncated, first, dropped)
         return self._last_step
+
+    def _draw_clock(self, observation: np.ndarray, first: np.ndarray) -> None:
+        """Draw the time since power-on into the frame stacks, if the setting says so."""
+        self._elapsed_steps = np.where(first, 0, self._elapsed_steps + 1)
+        config = self._env_config
+        if config.clock_period:
+            steps = self.episode_frames // config.action_repeat
+            draw_clock_in_stacks(observation, steps, self._elapsed_steps, config.clock_period)
 
     def truncate(self, lanes: np.ndarray) -> Step:
         self._truncated, self._ended = lanes, self._ended | lanes

@@ -38,7 +38,9 @@ class HumanStartEnv(gymnasium.Env):
     def __init__(self, env: str, starts: Sequence[HumanStart], env_config: EnvConfig) -> None:
         self.spec = find_env_spec(env)
         self._starts, self._env_config = starts, env_config
-        self._emulator = Emulator(env, env_config.action_repeat)
+        self._emulator = Emulator(
+            env, env_config.action_repeat, clock_period=env_config.clock_period
+        )
         all_actions = tuple(range(len(ACTION_MEANINGS)))
         self._actions = all_actions if env_config.full_actions else self._emulator.minimal_actions
         self._max_frames = max_episode_frames(env_config)

@@ -31,6 +31,7 @@ BOUNDS: dict[str, Bound] = {
     "environment.action_repeat": AT_LEAST_ONE,
     "environment.noop_max": NON_NEGATIVE,
     "environment.sticky_prob": BELOW_ONE,
+    "environment.clock_period": Bound(lambda value: 0 <= value <= 64, "in 0 ... 64"),
     "environment.max_episode_length": AT_LEAST_ONE,
     "environment.max_failures": AT_LEAST_ONE,
     "environment.processes": NON_NEGATIVE,

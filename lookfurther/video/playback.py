@@ -102,7 +102,9 @@ def _replay_input_log(input_log: InputLog, env_view: EnvView) -> Iterator[Frame]
 def _play_atari(policy: Policy, env_view: EnvView, seed: int) -> Iterator[Frame]:
     """Play from power-on, after up to `noop_max` frames without an action."""
     config, repeat = env_view.env_config, env_view.env_config.action_repeat
-    emulator = Emulator(env_view.spec.env, repeat, config.sticky_prob, seed)
+    emulator = Emulator(
+        env_view.spec.env, repeat, config.sticky_prob, seed, clock_period=config.clock_period
+    )
     actions = range(env_view.spec.actions) if config.full_actions else emulator.minimal_actions
     noop_steps = int(np.random.default_rng(seed).integers(config.noop_max // repeat + 1))
     max_frames = config.max_episode_length

@@ -1,0 +1,153 @@
+"""The clock in the picture: every player of a game sees the same time since power-on."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lookfurther.config import EnvConfig
+from lookfurther.demos import catalog
+from lookfurther.demos.collect import ObservationPolicy, collect_episodes
+from lookfurther.demos.episode import Episode, InputLog
+from lookfurther.demos.imitation import unambiguous_steps
+from lookfurther.demos.playback import draw_demo_clock, episode_from_log, make_emulator, play_steps
+from lookfurther.demos.storage import save_episodes
+from lookfurther.envs import get_spec, make_envs
+from lookfurther.envs.atari import SCREEN_SIZE, AtariEnvs
+from lookfurther.envs.clock import CLOCK_ROWS, draw_clock, draw_clock_in_stacks
+from lookfurther.envs.emulator import Emulator
+from lookfurther.errors import DemonstrationError
+
+PERIODS = st.integers(1, 64)
+BOXING = "ALE/Boxing-v5"
+CLOCK = EnvConfig(clock_period=32)
+
+
+def planes_at(steps: np.ndarray, period: int) -> np.ndarray:
+    """Grey planes with the clock at these times."""
+    planes = np.full((len(steps), SCREEN_SIZE, SCREEN_SIZE), 7, np.uint8)
+    draw_clock(planes, steps, period)
+    return planes
+
+
+@given(period=PERIODS)
+def test_all_times_of_a_period_look_different_and_the_clock_repeats(period: int):
+    planes = planes_at(np.arange(2 * period), period)
+    assert len({plane.tobytes() for plane in planes}) == period
+    assert np.array_equal(planes[:period], planes[period:])
+    assert (planes[:, :-CLOCK_ROWS] == 7).all()
+
+
+def test_marks_of_a_clock_by_hand():
+    """Step 19 of 64: the upper mark is at 19 mod 8 = 3, the lower one at 19 div 8 = 2."""
+    upper, lower = planes_at(np.array([19]), 64)[0, -4:].reshape(2, 2, SCREEN_SIZE)
+    size = SCREEN_SIZE // 8
+    for rows, position in ((upper, 3), (lower, 2)):
+        expected = np.zeros(SCREEN_SIZE, np.uint8)
+        expected[position * size : (position + 1) * size] = 255
+        assert (rows == expected).all()
+
+
+@given(period=PERIODS, step=st.integers(0, 1000), elapsed=st.integers(0, 6))
+def test_each_plane_of_a_stack_shows_its_own_time(period: int, step: int, elapsed: int):
+    elapsed = min(elapsed, step)
+    stacks = np.zeros((1, 4, SCREEN_SIZE, SCREEN_SIZE), np.uint8)
+    draw_clock_in_stacks(stacks, np.array([step]), np.array([elapsed]), period)
+    for age in range(4):
+        rows = stacks[0, 3 - age, -CLOCK_ROWS:]
+        is_played = age <= elapsed
+        shown = planes_at(np.array([step - age]), period)[0, -CLOCK_ROWS:]
+        assert np.array_equal(rows, shown if is_played else np.zeros_like(rows))
+
+
+def test_vector_environment_shows_the_time_since_power_on_and_nothing_else_changes():
+    pytest.importorskip("ale_py")
+    lanes, steps = 3, 40
+    settings = EnvConfig(max_episode_length=25), replace(CLOCK, max_episode_length=25)
+    with (
+        closing(make_envs(BOXING, settings[0], lanes, 0, 1)) as plain,
+        closing(make_envs(BOXING, settings[1], lanes, 0, 1)) as clocked,
+    ):
+        rng, ends = np.random.default_rng(0), 0
+        without, shown = plain.reset(), clocked.reset()
+        stacks = np.zeros_like(shown.observation)
+        for t in range(steps):
+            assert isinstance(clocked, AtariEnvs)
+            time = clocked.episode_frames // 4
+            stacks = np.where(shown.first[:, None, None, None], 0, np.roll(stacks, -1, 1))
+            stacks[:, -1] = without.observation[:, -1]
+            draw_clock(stacks[:, -1], time, 32)
+            assert np.array_equal(shown.observation, stacks), t
+            assert np.array_equal(shown.reward, without.reward)
+            ends += int(shown.first.sum())
+            if t == 10:  # a lane that is truncated begins again with a new time
+                cut = np.array([True, False, False])
+                plain.truncate(cut)
+                clocked.truncate(cut)
+            actions = rng.integers(18, size=lanes)
+            plain.send(actions)
+            clocked.send(actions)
+            without, shown = plain.recv(), clocked.recv()
+        assert ends > lanes
+
+
+@pytest.mark.parametrize("phase", [0, 3])
+def test_demonstration_shows_what_an_emulator_with_a_clock_shows(phase: int):
+    pytest.importorskip("ale_py")
+    log = InputLog(np.random.default_rng(0).integers(0, 18, 201).astype(np.uint8), phase=phase)
+    episode = episode_from_log(log, BOXING)
+    draw_demo_clock(episode, CLOCK, "a set")
+    emulator = make_emulator(log, BOXING, 4, clock_period=32)
+    played = [emulator.current_plane() for _ in play_steps(log, emulator)]
+    assert np.array_equal(episode.planes, np.stack(played))
+
+
+def test_loaded_set_has_a_clock_only_if_the_settings_have_one(tmp_path, monkeypatch):
+    pytest.importorskip("ale_py")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    episode = episode_from_log(InputLog(np.zeros(80, np.uint8)), BOXING)
+    spec = get_spec(BOXING, EnvConfig())
+    save_episodes("boxing-v0", [episode], spec, "a test", None, EnvConfig())
+    (plain,) = catalog.load_set("boxing-v0", spec, EnvConfig())
+    (clocked,) = catalog.load_set("boxing-v0", spec, CLOCK)
+    assert np.array_equal(plain.planes, episode.planes)
+    draw_clock(plain.planes[:, 0], np.arange(21), 32)
+    assert np.array_equal(plain.planes, clocked.planes)
+
+
+def test_demonstration_without_an_input_log_has_no_known_time():
+    episode = Episode(np.zeros((2, 1, 84, 84), np.uint8), np.zeros(1, int), np.zeros(1), False)
+    with pytest.raises(DemonstrationError, match=r"set environment\.clock_period 0"):
+        draw_demo_clock(episode, CLOCK, "a set, episode 0")
+
+
+def test_clock_makes_a_wait_unambiguous():
+    """Ten equal pictures with nine no-ops and a jump: only the time tells them apart."""
+    planes = np.zeros((11, 1, SCREEN_SIZE, SCREEN_SIZE), np.uint8)
+    actions = np.array([0] * 9 + [1])
+    episode = Episode(planes, actions, np.zeros(10, np.float32), terminal=False)
+    assert not unambiguous_steps(episode, 4).all()
+    draw_clock(planes[:, 0], np.arange(11), 32)
+    assert unambiguous_steps(episode, 4).all()
+
+
+def test_recorded_agent_sees_the_clock_but_its_demonstration_stores_none():
+    pytest.importorskip("ale_py")
+    seen = []
+
+    def act(observation: np.ndarray) -> int:
+        seen.append(observation.copy())
+        return 0
+
+    settings = replace(CLOCK, max_episode_length=6, noop_max=0)
+    ((episode,), _) = collect_episodes(BOXING, settings, ObservationPolicy(act), [0])
+    assert np.array_equal(episode.planes[0], Emulator(BOXING).current_plane())
+    for t, observation in enumerate(seen):
+        expected = episode.planes[t].copy()
+        draw_clock(expected[0], t, 32)
+        assert np.array_equal(observation[-1:], expected)
