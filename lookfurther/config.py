@@ -81,8 +81,8 @@ class ActorConfig:
     """truncate episodes at this many times the length of the longest demonstration; 0: never"""
     max_reward_gap: float = 0.0
     """truncate episodes without reward after this many times the demonstrations' longest gap"""
-    end_on_life_loss: bool = False
-    """end training episodes of Atari games when the agent loses a life"""
+    life_loss: Literal["continue", "terminal", "reset"] = "continue"
+    """lost life in Atari training: no event, a terminal step, or that and a new game"""
     stagger_steps: int = 0
     """truncate each lane's first episode at a random step, at most this one; 0: do not"""
 

@@ -105,7 +105,7 @@ def test_suites_have_constants_of_dopamine(tmp_path: Path, name: str) -> None:
         assert epsilon == ("linear", 0.01, 250_000)
         assert (environment.sticky_prob, environment.noop_max) == (0.25, 0)
         assert environment.max_episode_length == 27_000
-        assert (environment.full_actions, actor.end_on_life_loss) == (False, False)
+        assert (environment.full_actions, actor.life_loss) == (False, "continue")
         assert environment.reward_transform == "clip"
         assert (learner.gamma, learner.double_q, config.network.noisy_std) == (0.99, False, 0)
 

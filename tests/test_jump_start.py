@@ -358,7 +358,7 @@ def test_lost_lives_of_the_demonstration_do_not_end_an_episode() -> None:
         env="ALE/Breakout-v5",
         actor__jump_start_share=0.75,
         actor__jump_start_length=100,
-        actor__end_on_life_loss=True,
+        actor__life_loss="reset",
         actor__epsilon_schedule="constant",
         actor__epsilon_end=1.0,
     )

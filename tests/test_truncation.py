@@ -18,11 +18,13 @@ from lookfurther.errors import ConfigError
 from lookfurther.master_weights import MasterWeights
 from lookfurther.networks.dueling import make_network_builder
 from lookfurther.presets import preset
+from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.training.actors import ActorGroup
 from lookfurther.training.build import build_limits, draw_first_truncations
 from lookfurther.training.episode_limits import EpisodeLimits, longest_reward_gap
 from lookfurther.types import Step
 
+SPARE_SLOTS = 4  # so that no stack of a replay's oldest slots is cut
 CASES = {
     "in this process": ("CartPole-v1", EnvConfig()),
     "in processes": ("CartPole-v1", EnvConfig(processes=2)),
@@ -227,8 +229,10 @@ def test_reward_gap_needs_a_reward() -> None:
         build_limits(config, range(8), [make_episode([0, -1])])
 
 
-def play_random_games(ends_on_life_loss: bool, steps: int) -> tuple[list[Step], list[np.ndarray]]:
-    """Steps of four lanes of Breakout with random actions, and the lives left after each step."""
+def play_random_games(
+    life_loss: str, steps: int
+) -> tuple[list[Step], list[np.ndarray], PrioritizedReplay]:
+    """Steps of four lanes of Breakout with random actions, lives after each step, and a replay."""
     pytest.importorskip("ale_py")
     overrides = {
         "actor__lanes": 4,
@@ -239,20 +243,21 @@ def play_random_games(ends_on_life_loss: bool, steps: int) -> tuple[list[Step], 
     small = replace(config, network__convolutions=(2, 2, 2), network__hidden=(4,))
     with closing(make_envs(config.env, config.environment, 4, 0, 1)) as envs:
         weights = MasterWeights(make_network_builder(small.network)(envs.spec), torch.float32)
-        limits = EpisodeLimits(np.zeros(4, np.int64), ends_on_life_loss=ends_on_life_loss)
+        limits = EpisodeLimits(np.zeros(4, np.int64), life_loss=life_loss)
         group = ActorGroup(envs, Actor(weights, envs.spec, config, range(4)), limits)
-        played, lives = [], []
+        replay = PrioritizedReplay(envs.spec, 4, 4 * (steps + SPARE_SLOTS), config.replay, 0.99)
+        assert envs.lives is not None
+        played, lives = [group.last_step], [envs.lives.copy()]
         for _ in range(steps):
             group.start_step()
-            group.collect_chunk()
+            replay.add(group.collect_chunk())
             played.append(group.last_step)
-            assert envs.lives is not None
             lives.append(envs.lives.copy())
-    return played, lives
+    return played, lives, replay
 
 
 def test_lost_life_is_terminal_and_a_new_game_begins() -> None:
-    played, lives = play_random_games(ends_on_life_loss=True, steps=150)
+    played, lives, _ = play_random_games("reset", steps=150)
     terminal = np.stack([step.terminal for step in played])
     first = np.stack([step.first for step in played])
     assert terminal.sum() > 4
@@ -262,17 +267,39 @@ def test_lost_life_is_terminal_and_a_new_game_begins() -> None:
 
 
 def test_lost_life_does_not_end_an_episode_by_default() -> None:
-    played, lives = play_random_games(ends_on_life_loss=False, steps=150)
+    played, lives, _ = play_random_games("continue", steps=150)
     terminal = np.stack([step.terminal for step in played])
     losses = np.diff(np.stack(lives), axis=0) < 0
     assert losses.sum() > 2 * terminal.sum()
     assert np.array_equal(terminal, np.stack(lives) == 0)
 
 
+def test_terminal_life_loss_changes_returns_but_not_the_game() -> None:
+    """The replay shows the same stacks, and no return or bootstrap reaches beyond a lost life."""
+    steps = 150
+    game, game_lives, _ = play_random_games("continue", steps)
+    played, lives, replay = play_random_games("terminal", steps)
+    assert np.array_equal(lives, game_lives)
+    for ours, theirs in zip(played, game, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    is_lost = np.diff(np.stack(lives), axis=0, prepend=lives[:1]) < 0  # [T + 1, lanes]
+    assert is_lost.sum() > 10
+    slots = steps + SPARE_SLOTS
+    masses, discounts = (x.view(4, slots, 2) for x in (replay.tree.masses, replay.discounts))
+    for lane in range(4):
+        for t in range(steps - 10):
+            state = replay.gather_states(torch.tensor([lane * slots + t]))[0]
+            assert np.array_equal(state, played[t].observation[lane])
+            assert bool((masses[lane, t] == 0).all()) == is_lost[t, lane]
+            if not is_lost[t, lane]:
+                ends = [is_lost[t + 1 : t + 1 + n, lane].any() for n in (1, 10)]
+                assert (discounts[lane, t] == 0).tolist() == ends
+
+
 def test_life_loss_needs_an_atari_game() -> None:
     config = staggered_config(env="CartPole-v1", actor__lanes=4)
     with closing(make_envs("CartPole-v1", config.environment, 4, 0, 1)) as envs:
         weights = MasterWeights(make_network_builder(config.network)(envs.spec), torch.float32)
-        limits = EpisodeLimits(np.zeros(4, np.int64), ends_on_life_loss=True)
+        limits = EpisodeLimits(np.zeros(4, np.int64), life_loss="reset")
         with pytest.raises(ConfigError, match="Atari games only, not CartPole-v1"):
             ActorGroup(envs, Actor(weights, envs.spec, config, range(4)), limits)

@@ -16,6 +16,7 @@ RENAMED_SETTINGS = {
     "environment.cap_unit": "environment.episode_length_unit",
     "actor.ladder": "actor.epsilon_schedule",
     "actor.weights_period": "actor.weight_sync_period",
+    "actor.end_on_life_loss": "actor.life_loss",
     "replay.offset": "replay.priority_offset",
     "replay.start": "replay.learning_starts",
     "learner.transform": "learner.value_transform",

@@ -38,10 +38,8 @@ class ActorGroup:
     ) -> None:
         self.envs, self.actor = envs, actor
         self.limits = limits or EpisodeLimits(np.zeros(envs.lanes, np.int64))
-        if self.limits.ends_on_life_loss and envs.lives is None:
-            raise ConfigError(
-                f"actor.end_on_life_loss is for Atari games only, not {envs.spec.env}"
-            )
+        if self.limits.life_loss != "continue" and envs.lives is None:
+            raise ConfigError(f"actor.life_loss is for Atari games only, not {envs.spec.env}")
         self.env_calls = EnvCallTracker()
         self.is_stepping = False  # actions were sent, and no step was received yet
         self.choose_actions = make_graphed(
@@ -87,10 +85,14 @@ class ActorGroup:
     def collect_chunk(self) -> Chunk:
         """Wait for the environments and return the slot that is now complete."""
         with self.env_calls:
-            self.last_step = self._apply_limits(self.envs.recv())
+            step = self.envs.recv()
+            is_life_lost = self._find_life_losses(step)
+            self.last_step = self._apply_limits(step, is_life_lost)
         self.is_stepping = False
+        # For the values a lost life is terminal, even if the game goes on.
+        is_terminal = self.last_step.terminal | is_life_lost
         with self.on_actor_stream():
-            self.actor.load_step(self.last_step)
+            self.actor.load_step(self.last_step._replace(terminal=is_terminal))
             if self.is_cuda:
                 self.stream.wait_event(self.chunk_read_event)
             self.finish_slot()
@@ -121,18 +123,22 @@ class ActorGroup:
         """The actions [m] as the environments need them."""
         return actions
 
-    def _apply_limits(self, step: Step) -> Step:
+    def _apply_limits(self, step: Step, is_life_lost: np.ndarray) -> Step:
         """The step after ending the episodes that are due."""
-        is_due, is_lost = self.limits.add_step(step), self._find_life_losses(step)
-        if not (is_due | is_lost).any():
+        ends = self.limits.add_step(step)
+        if self.limits.life_loss == "reset":
+            ends = ends | is_life_lost
+        if not ends.any():
             return step
-        step = self.envs.truncate(is_due | is_lost)
-        return step._replace(terminal=step.terminal | is_lost, truncated=step.truncated & ~is_lost)
+        step, is_terminal = self.envs.truncate(ends), ends & is_life_lost
+        return step._replace(
+            terminal=step.terminal | is_terminal, truncated=step.truncated & ~is_terminal
+        )
 
     def _find_life_losses(self, step: Step) -> np.ndarray:
-        """[m] bool: the lanes whose episode must end because this step lost a life."""
+        """[m] bool: the lanes whose step lost a life, where that is an event."""
         before, self.lives = self.lives, self.envs.lives
-        if not self.limits.ends_on_life_loss:
+        if self.limits.life_loss == "continue":
             return np.zeros(self.envs.lanes, bool)
         assert before is not None
         assert self.lives is not None

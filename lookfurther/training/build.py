@@ -141,7 +141,7 @@ def build_limits(config: Config, lanes: range, episodes: Sequence[Episode] = ())
         draw_first_truncations(config, lanes),
         math.ceil(settings.max_demo_lengths * longest),
         math.ceil(settings.max_reward_gap * gap),
-        settings.end_on_life_loss,
+        settings.life_loss,
     )
 
 
@@ -162,7 +162,7 @@ def build_jump_start_group(
     jump_envs = make_demo_start_envs(
         [make_demo_path(log, config.env, repeat) for demo in demos if (log := demo.input_log)],
         env_config,
-        settings.end_on_life_loss,
+        settings.life_loss != "continue",
         int(is_jumping.sum()),
         int(random.generate_state(1)[0]),
     )

@@ -23,7 +23,7 @@ class EpisodeLimits:
     first_steps: np.ndarray
     max_steps: int = 0
     max_unrewarded_steps: int = 0
-    ends_on_life_loss: bool = False  # as a terminal step, not as a truncation
+    life_loss: str = "continue"  # the setting `actor.life_loss`
 
     def __post_init__(self) -> None:
         self.first_steps = np.where(self.first_steps == 0, self.max_steps, self.first_steps)

@@ -191,8 +191,8 @@ class JumpStartGroup(ActorGroup):
             actions[i] = self.jumps.starts[i].encode(len(self.jumps.demos))
         return actions
 
-    def _apply_limits(self, step: Step) -> Step:
-        step = super()._apply_limits(step)
+    def _apply_limits(self, step: Step, is_life_lost: np.ndarray) -> Step:
+        step = super()._apply_limits(step, is_life_lost)
         self._begin_episodes(step)
         return step
 
