@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from lookfurther.cli.options.setting_docs import field_docstrings
 from lookfurther.config import Config, flatten_settings
-from lookfurther.presets import PRESETS, SCALES, Preset, preset
+from lookfurther.presets import PRESETS, SCALES, SOURCES, Preset, preset
 from lookfurther.settings.tuned import TunedSettings, read_tuned_settings
 from lookfurther.system.formatting import format_score
 
@@ -62,7 +62,19 @@ hyper-parameters. Every other preset is a list of settings that differ from it.
 | compare without demonstrations | `rainbow`, `apex-dqn`, `dueling`, `per`, `double-dqn`, `dqn` |
 
 Sizes are for Atari games. `--scale small` is for small tasks; some presets have their own sizes at
-this scale.
+this scale. The sizes of this scale are ours.
+
+The tables give the source of each value:
+
+- **Sec., Fig., Table**: the paper, if no other one is named.
+- **DQN Zoo**: a name in [`run_atari.py`](https://github.com/google-deepmind/dqn_zoo) of the agents,
+  or of the agent in brackets. There, times are in frames: 4 are a step, and 16 are an update.
+- **ape-x**: a name in [`apex.py`](https://github.com/uber-research/ape-x), a public
+  implementation. We checked the value there, not in the paper.
+- **Wang et al. 2016**: checked in quotations of the text, not in the paper.
+- **not given**: the paper does not give it, and the value is from the source after the colon.
+- **from memory**: not checked.
+- **ours**: our choice. [Departures](departures.md) has the reason.
 """
 
 SCALES_HEADER = """\
@@ -140,11 +152,12 @@ def generate_presets_page() -> str:
                 format_value(value),
                 format_value(default[key.replace("__", ".")]),
                 docstrings[key],
+                SOURCES[name][key],
             )
             for key, value in overrides.items()
         ]
         parts.append(
-            _table(("setting", "value", "in apex-dqfd", "description"), changes)
+            _table(("setting", "value", "in apex-dqfd", "description", "source"), changes)
             if changes
             else "The defaults of all [settings](settings.md).\n"
         )

@@ -1,4 +1,4 @@
-"""Variants of the paper and of earlier papers, as data: their source, and their settings."""
+"""Variants of the paper and of earlier papers, as data: their settings and where they are from."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from lookfurther.config import Config, replace
+from lookfurther.config import Config, flatten_settings, replace
 from lookfurther.errors import ConfigError
 from lookfurther.settings.dqn_family import (
+    APEX_DQN,
+    CLASSIC_DQN,
     DOUBLE_DQN,
+    DQFD_LOSS,
     DQFD_PARTS,
     DUELING_NETWORK,
+    HORGAN_PARTS,
     ONE_ACTOR,
     PRIORITIZED_REPLAY,
+    QUARTER_RATE,
     RAINBOW_PARTS,
     SMALL_DQN,
     SMALL_RATE,
     UNIFORM_REPLAY,
+    Cited,
+    borrow,
 )
 from lookfurther.settings.tuned import find_tuned_settings
 
@@ -30,34 +37,22 @@ class Preset(NamedTuple):
     small: Mapping[str, Any] = MappingProxyType({})  # its own sizes at the scale small
 
 
-_NO_DEMOS: dict[str, Any] = {
-    "learner__agent_items": 256,
-    "learner__expert_items": 0,
-    "actor__epsilon_schedule": "apex",
-}
-
-_APEX_DQN: dict[str, Any] = _NO_DEMOS | {
-    "learner__value_transform": "identity",
-    "learner__tc_weight": 0.0,
-    "learner__gamma": 0.99,
-    "learner__priority_type": "abs",
-    "environment__reward_transform": "clip",
-    "replay__horizons": (3,),
-}
-
 # Jump starts are for Atari games with demonstrations from every no-op start, on a GPU.
-_ENCORE: dict[str, Any] = {
-    "actor__jump_start_share": 0.5,
-    "actor__jump_start_length": 1200,
-    "actor__max_demo_lengths": 2.0,
-    "actor__stagger_steps": 2700,
-    "replay__expert_noop_starts": True,
-    "network__name": "dueling-deeper",
-    "learner__target_period": 250,
-    "learner__weight_average": 20_000,
-    "learner__imitated_episodes": "all",
-    "learner__imitated_steps": "unambiguous",
-    "learner__samples_per_insert": 28.0,
+_ENCORE: Cited = {
+    "actor__jump_start_share": (0.5, "ours, after Salimans & Chen 2018, Uchendu et al. 2022"),
+    "actor__jump_start_length": (1200, "ours"),
+    "actor__max_demo_lengths": (2.0, "ours"),
+    "actor__stagger_steps": (2700, "ours"),
+    "replay__expert_noop_starts": (True, "ours"),
+    "network__name": ("dueling-deeper", "Sec. 4.1, Fig. 8"),
+    "learner__target_period": (250, "ours"),
+    "learner__weight_average": (
+        20_000,
+        "ours, after Polyak & Juditsky 1992, Schwarzer et al. 2023",
+    ),
+    "learner__imitated_episodes": ("all", DQFD_LOSS),
+    "learner__imitated_steps": ("unambiguous", "ours"),
+    "learner__samples_per_insert": (28.0, "ours"),
 }
 _SMALL_ENCORE: dict[str, Any] = {
     "actor__jump_start_share": 0.0,
@@ -69,106 +64,128 @@ _SMALL_ENCORE: dict[str, Any] = {
 }
 
 
-def _changed(overrides: dict[str, Any]) -> dict[str, Any]:
-    """The overrides that differ from the defaults."""
-    return {k: v for k, v in overrides.items() if replace(Config(), **{k: v}) != Config()}
+def _changed(settings: Cited) -> Cited:
+    """The settings that differ from the defaults."""
+    defaults = flatten_settings(Config())
+    return {k: v for k, v in settings.items() if v[0] != defaults[k.replace("__", ".")]}
 
 
-PRESETS: dict[str, Preset] = {
-    "apex-dqfd": Preset("Tables 1-4, Ape-X DQfD", {}),
-    "apex-dqfd-deeper": Preset(
-        "Tables 1-4, Ape-X DQfD (deeper)", {"network__name": "dueling-deeper"}
+# Description, settings with their sources, and sizes at the scale small.
+_CITED: dict[str, tuple[str, Cited, Mapping[str, Any]]] = {
+    "apex-dqfd": ("Tables 1-4, Ape-X DQfD", {}, {}),
+    "apex-dqfd-deeper": (
+        "Tables 1-4, Ape-X DQfD (deeper)",
+        {"network__name": ("dueling-deeper", "Sec. 4.1, Fig. 8")},
+        {},
     ),
-    "encore": Preset(
+    "encore": (
         "Not of a paper, jump starts, averaged weights, more target copies",
         _ENCORE,
         _SMALL_ENCORE,
     ),
-    "no-transform": Preset(
-        "Fig. 3, standard Bellman operator", {"learner__value_transform": "identity"}
+    "no-transform": (
+        "Fig. 3, standard Bellman operator",
+        {"learner__value_transform": ("identity", "Sec. 4.3, Fig. 3")},
+        {},
     ),
-    "no-tc": Preset("Fig. 3, without the TC loss", {"learner__tc_weight": 0.0}),
-    "no-imitation": Preset("Fig. 3, without the imitation loss", {"learner__im_weight": 0.0}),
-    "popart": Preset(
+    "no-tc": (
+        "Fig. 3, without the TC loss",
+        {"learner__tc_weight": (0.0, "Sec. 4.3, Fig. 3")},
+        {},
+    ),
+    "no-imitation": (
+        "Fig. 3, without the imitation loss",
+        {"learner__im_weight": (0.0, "Sec. 4.3, Fig. 3")},
+        {},
+    ),
+    "popart": (
         "Fig. 4, PopArt instead of the transformed operator (van Hasselt et al. 2016)",
-        {"network__head": "popart", "learner__value_transform": "identity"},
-    ),
-    "constrained-td": Preset(
-        "Fig. 4, constrained TD instead of the TC loss (Durugkar & Stone 2017)",
-        {"learner__constrained_td": True, "learner__tc_weight": 0.0},
-    ),
-    "no-demos": Preset("Fig. 3, without demonstrations, Ape-X's epsilons", _NO_DEMOS),
-    "apex-dqn": Preset("Tables 1-4, Ape-X DQN (Horgan et al. 2018)", _APEX_DQN),
-    "apex-dqn-horgan": Preset(
-        "Horgan et al. 2018, Ape-X DQN with its own optimizer, loss and sizes",
-        _APEX_DQN
-        | {
-            "actor__lanes": 360,
-            "actor__weight_sync_period": 100,
-            "learner__agent_items": 512,
-            "learner__learning_rate": 2.5e-4 / 4,
-            "learner__optimizer": "rmsprop",
-            "learner__rmsprop_eps": 1.5e-7,
-            "learner__td_loss": "squared",
-            "learner__samples_per_insert": 0.78,
+        {
+            "network__head": ("popart", "Sec. 4.4, Fig. 4; van Hasselt et al. 2016, Algorithm 1"),
+            "learner__value_transform": ("identity", "Sec. 4.4"),
         },
+        {},
+    ),
+    "constrained-td": (
+        "Fig. 4, constrained TD instead of the TC loss (Durugkar & Stone 2017)",
+        {
+            "learner__constrained_td": (True, "Sec. 4.4, Fig. 4; Durugkar & Stone 2017"),
+            "learner__tc_weight": (0.0, "Sec. 4.4"),
+        },
+        {},
+    ),
+    "no-demos": (
+        "Fig. 3, without demonstrations, Ape-X's epsilons",
+        {
+            "learner__agent_items": (256, "Table 6, batch size"),
+            "learner__expert_items": (0, "Sec. 4.3, Fig. 3"),
+            "actor__epsilon_schedule": ("apex", "Fig. 3, caption"),
+        },
+        {},
+    ),
+    "apex-dqn": ("Tables 1-4, Ape-X DQN (Horgan et al. 2018)", APEX_DQN, {}),
+    "apex-dqn-horgan": (
+        "Horgan et al. 2018, Ape-X DQN with its own optimizer, loss and sizes",
+        APEX_DQN | HORGAN_PARTS,
         SMALL_RATE,
     ),
-    "clipped": Preset(
+    "clipped": (
         "Sec. 3.2, clipped rewards instead of the transformed Bellman operator",
-        {"environment__reward_transform": "clip", "learner__value_transform": "identity"},
+        {
+            "environment__reward_transform": ("clip", "Sec. 3.2; Mnih et al. 2015, Methods"),
+            "learner__value_transform": ("identity", "Sec. 3.2"),
+        },
+        {},
     ),
-    "replay-spiking": Preset(
+    "replay-spiking": (
         "Lipton et al. 2016, demonstrations in the agent's replay until overwritten",
         {
-            "learner__agent_items": 256,
-            "learner__expert_items": 0,
-            "learner__demonstrations": "spike",
-            "learner__im_weight": 0.0,
+            "learner__agent_items": (256, "Table 6, batch size"),
+            "learner__expert_items": (0, "Sec. 2; Hester et al. 2018, Results"),
+            "learner__demonstrations": ("spike", "Sec. 2; Hester et al. 2018, Results"),
+            "learner__im_weight": (0.0, "Hester et al. 2018, Results"),
         },
+        {},
     ),
-    "dqfd": Preset(
+    "dqfd": (
         "Hester et al. 2018, DQfD",
-        _changed(ONE_ACTOR | PRIORITIZED_REPLAY | DUELING_NETWORK | DQFD_PARTS),
+        borrow(ONE_ACTOR | PRIORITIZED_REPLAY | QUARTER_RATE | DUELING_NETWORK) | DQFD_PARTS,
         SMALL_RATE | {"learner__pretraining_updates": 2_000},
     ),
-    "dqn": Preset(
+    "dqn": (
         "Mnih et al. 2015, DQN with the constants of DQN Zoo",
-        _changed(
-            DOUBLE_DQN
-            | UNIFORM_REPLAY
-            | {
-                "actor__epsilon_end": 0.1,
-                "learner__target_period": 2_500,
-                "learner__double_q": False,
-            }
-        ),
+        DOUBLE_DQN | UNIFORM_REPLAY | CLASSIC_DQN,
         SMALL_DQN,
     ),
-    "double-dqn": Preset(
+    "double-dqn": (
         "van Hasselt et al. 2016, Double DQN with the tuned constants of DQN Zoo",
-        _changed(DOUBLE_DQN | UNIFORM_REPLAY),
+        DOUBLE_DQN | UNIFORM_REPLAY,
         SMALL_DQN,
     ),
-    "per": Preset(
+    "per": (
         "Schaul et al. 2016, Double DQN with prioritized replay, constants of DQN Zoo",
-        _changed(DOUBLE_DQN | PRIORITIZED_REPLAY),
+        DOUBLE_DQN | PRIORITIZED_REPLAY | QUARTER_RATE,
         SMALL_DQN,
     ),
-    "dueling": Preset(
+    "dueling": (
         "Wang et al. 2016, the same with a dueling network",
-        _changed(DOUBLE_DQN | PRIORITIZED_REPLAY | DUELING_NETWORK),
+        DOUBLE_DQN | PRIORITIZED_REPLAY | QUARTER_RATE | DUELING_NETWORK,
         SMALL_DQN,
     ),
-    "rainbow": Preset(
+    "rainbow": (
         "Hessel et al. 2018, Rainbow with the constants of DQN Zoo",
-        _changed(
-            DOUBLE_DQN
-            | PRIORITIZED_REPLAY
-            | RAINBOW_PARTS
-            | {"learner__rmsprop_eps": Config().learner.rmsprop_eps}
-        ),
+        DOUBLE_DQN | PRIORITIZED_REPLAY | RAINBOW_PARTS,
+        {},
     ),
+}
+_CHANGED: dict[str, Cited] = {name: _changed(cited) for name, (_, cited, _) in _CITED.items()}
+PRESETS: dict[str, Preset] = {
+    name: Preset(description, {k: value for k, (value, _) in _CHANGED[name].items()}, small)
+    for name, (description, _, small) in _CITED.items()
+}
+# Where the value of each setting of each preset is published.
+SOURCES: dict[str, dict[str, str]] = {
+    name: {k: source for k, (_, source) in settings.items()} for name, settings in _CHANGED.items()
 }
 SCALES: dict[str, Preset] = {
     "paper": Preset("the paper's sizes", {}),

@@ -9,7 +9,7 @@ import pytest
 
 from lookfurther.config import Config, replace
 from lookfurther.errors import ConfigError
-from lookfurther.presets import PRESETS, SCALES, preset
+from lookfurther.presets import PRESETS, SCALES, SOURCES, preset
 from lookfurther.training.config_json import from_json, to_json
 from lookfurther.validation import validate
 from tests.test_config import flatten_config
@@ -157,6 +157,34 @@ def test_preset_has_few_overrides(name: str) -> None:
 def test_preset_describes_its_place_in_paper(name: str) -> None:
     place = r"(Tables? \d(-\d)?|Fig\. \d|Sec\. \d\.\d|[\w ]+ et al\. 20\d\d|Not of a paper), \S"
     assert re.match(place, PRESETS[name].description)
+
+
+# A section, figure, table or name of a publication, or the statement that there is none.
+PLACE = re.compile(
+    r"Sec\. \d|Fig\. \d|Table \d|Algorithm \d|equation of|Background|Experimental Setup|Results"
+    r"|Supplementary|The Integrated Agent|`\w+`|^ours\b|^not given: \w|\bfrom memory\b"
+)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_override_has_a_source_and_nothing_else(name: str) -> None:
+    assert SOURCES[name].keys() == PRESETS[name].overrides.keys()
+    assert [source for source in SOURCES[name].values() if not PLACE.search(source)] == []
+
+
+def test_source_is_that_of_the_preset_that_uses_the_value() -> None:
+    """Parts of several presets: the same setting is published in different papers."""
+    periods = {name: SOURCES[name].get("learner__target_period", "") for name in PRESETS}
+    assert "Supplementary" in periods["dqfd"]
+    assert periods["double-dqn"].endswith("(double_q)")
+    assert periods["rainbow"] == "Hessel et al. 2018, Table 1"
+    assert periods["encore"] == "ours"
+    rates = {name: SOURCES[name].get("learner__learning_rate", "") for name in PRESETS}
+    assert "Extended Data Table 1" in rates["dqn"]
+    assert rates["per"].endswith("(prioritized)")
+    assert rates["dqfd"] == f"not given: {rates['per']}"
+    assert rates["rainbow"] == "Hessel et al. 2018, Table 1"
+    assert "ape-x" in rates["apex-dqn-horgan"]
 
 
 @pytest.mark.parametrize("scale", SCALES)

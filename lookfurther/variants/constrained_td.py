@@ -1,4 +1,4 @@
-"""TD learning with constrained gradients (Durugkar & Stone 2017; Sec. 4.3)."""
+"""TD learning with constrained gradients (Durugkar & Stone 2017; Sec. 4.4)."""
 
 from __future__ import annotations
 
