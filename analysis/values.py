@@ -28,7 +28,8 @@ from lookfurther.learner import Learner
 from lookfurther.networks.dueling import make_network_builder, network_value_transform
 from lookfurther.presets import preset
 from lookfurther.replay.mixture import ReplayMixture
-from lookfurther.training.build import build_expert_replay, build_learner
+from lookfurther.training.build import build_learner
+from lookfurther.training.expert_replay import build_expert_replay
 from lookfurther.training.hardware import Hardware
 from lookfurther.training.updates import UpdateRunner
 from lookfurther.types import Spec

@@ -200,7 +200,7 @@ class LearnerConfig:
     imitated_episodes: Literal["best", "all"] = "best"
     """expert episodes in the imitation loss: the best one, or all as in DQfD"""
     imitated_steps: Literal["all", "unambiguous"] = "all"
-    """which of their steps: all, or without those whose observation has another action later"""
+    """steps: all, or those of one action whose observation has no other action later"""
     priority_type: Literal["huber", "abs"] = "huber"
     """priority of an item: its Huber TD loss, or its absolute TD error"""
     priority_losses: Literal["td", "td+im"] = "td"

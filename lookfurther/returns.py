@@ -18,15 +18,21 @@ class NStepReturn(NamedTuple):
     steps: Tensor  # int64: min(n, steps to the end of the episode)
 
 
-def discounted_returns(reward: Tensor, mark: Tensor, gamma: float) -> Tensor:
-    """[T] float64: G_t = r_{t+1} + gamma G_{t+1} of every slot, 0 at an episode's end.
+def discounted_returns(
+    reward: Tensor, mark: Tensor, gamma: float, truncated_return: float = 0.0
+) -> Tensor:
+    """[T] float64: G_t = r_{t+1} + gamma G_{t+1} of every slot, 0 at a terminal state.
 
-    reward [T] and mark [T] are of consecutive slots, which may contain several episodes.
+    reward [T] and mark [T] are of consecutive slots, which may contain several episodes. At a
+    truncated end G is `truncated_return`.
     """
     returns = torch.zeros(len(reward), dtype=torch.float64)
     g = 0.0
     for t in reversed(range(len(reward))):
-        g = 0.0 if mark[t] & END else float(reward[t]) + gamma * g
+        if mark[t] & END:
+            g = 0.0 if mark[t] & TERMINAL else truncated_return
+        else:
+            g = float(reward[t]) + (gamma * g if gamma else 0.0)
         returns[t] = g
     return returns
 

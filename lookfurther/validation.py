@@ -185,6 +185,11 @@ def _expert_replay_rules(config: Config) -> list[tuple[bool, str]]:
             " learner.demonstrations fixed, annealed or priority, or set it to none",
         ),
         (
+            learner.value_floor == "none" or config.environment.sticky_prob == 0,
+            "learner.value_floor holds in deterministic games only:"
+            " set environment.sticky_prob 0 or learner.value_floor none",
+        ),
+        (
             learner.pretraining_updates == 0 or has_expert_replay,
             "learner.pretraining_updates needs an expert replay: use --demos with"
             " learner.demonstrations fixed, annealed or priority, or set it to 0",

@@ -131,9 +131,9 @@ def test_clock_makes_a_wait_unambiguous():
     planes = np.zeros((11, 1, SCREEN_SIZE, SCREEN_SIZE), np.uint8)
     actions = np.array([0] * 9 + [1])
     episode = Episode(planes, actions, np.zeros(10, np.float32), terminal=False)
-    assert not unambiguous_steps(episode, 4).all()
+    assert not unambiguous_steps(episode, 4, 4).all()
     draw_clock(planes[:, 0], np.arange(11), 32)
-    assert unambiguous_steps(episode, 4).all()
+    assert unambiguous_steps(episode, 4, 4).all()
 
 
 def test_recorded_agent_sees_the_clock_but_its_demonstration_stores_none():

@@ -114,6 +114,11 @@ INVALID_OVERRIDES: dict[str, dict[str, Any]] = {
         "learner__expert_items": 0,
         "learner__value_floor": "return",
     },
+    "learner.value_floor holds in deterministic games only:"
+    " set environment.sticky_prob 0 or learner.value_floor none": {
+        "environment__sticky_prob": 0.25,
+        "learner__value_floor": "return",
+    },
     "learner.constrained_td needs --network.head values, not categorical": {
         "network__head": "categorical",
         "learner__constrained_td": True,

@@ -22,7 +22,7 @@ from lookfurther.demos.episode import (
 )
 from lookfurther.demos.storage import save_episodes
 from lookfurther.errors import DemonstrationError
-from lookfurther.training.build import build_expert_replay
+from lookfurther.training.expert_replay import build_expert_replay
 from lookfurther.types import BEST, END, FIRST, TERMINAL, TRUNCATED, Batch, Spec
 from tests.sample_episodes import VECTOR, random_episode, some_episodes
 

@@ -26,7 +26,7 @@ from lookfurther.demos.recovery import (
 )
 from lookfurther.envs import get_spec
 from lookfurther.errors import DemonstrationError
-from lookfurther.training.build import build_expert_replay
+from lookfurther.training.expert_replay import build_expert_replay
 from lookfurther.types import BEST
 from tests.sample_episodes import VECTOR, some_episodes
 

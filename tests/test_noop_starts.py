@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace as replace_fields
 
 import numpy as np
+import pytest
 import torch
 
 from lookfurther.config import EnvConfig, replace
@@ -16,7 +17,7 @@ from lookfurther.demos.noop_starts import (
     first_steps,
 )
 from lookfurther.presets import preset
-from lookfurther.training.build import build_expert_replay
+from lookfurther.training.expert_replay import build_expert_replay
 from lookfurther.types import FIRST, Spec
 
 
@@ -121,6 +122,24 @@ def test_expert_replay_holds_first_observations_of_every_start() -> None:
     ):
         assert (stack, action) in seen
     assert int((replay.marks & FIRST != 0).sum()) == 1 + 3  # the game, and starts 0, 4 and 8
+
+
+def test_first_steps_of_a_start_have_the_return_of_the_whole_game() -> None:
+    """Not that of the few steps that are stored again."""
+    spec = Spec("ALE/Pong-v5", (1, 84, 84), 4, "uint8", 18, 255.0)
+    episode = episode_of([0] * 8 + [3] * 4 * 40)
+    config = replace(
+        preset("apex-dqfd"),
+        replay__expert_noop_starts=True,
+        learner__value_floor="return",
+        environment__noop_max=8,
+    )
+    replay = build_expert_replay(config, spec, [episode], torch.device("cpu"), 0)
+    begins = (replay.marks & FIRST != 0).nonzero().view(-1).tolist()
+    assert len(begins) == 4
+    for begin, step in zip(begins, (0, 0, 1, 2), strict=True):
+        expected = sum(0.999**k * float(r) for k, r in enumerate(episode.rewards[step:]))
+        assert float(replay.value_floors[begin]) == pytest.approx(expected, rel=1e-5)
 
 
 def test_first_steps_bootstrap_from_their_last_observation() -> None:

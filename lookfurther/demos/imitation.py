@@ -8,38 +8,50 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lookfurther.demos.episode import Episode
+from lookfurther.demos.playback import find_ambiguous_steps
 from lookfurther.types import BEST, Chunk
 
 
-def all_steps(episode: Episode, frame_stack: int) -> np.ndarray:
+def all_steps(episode: Episode, frame_stack: int, action_repeat: int) -> np.ndarray:
     """[T]: every step, as in the paper."""
     return np.ones(len(episode), bool)
 
 
-def unambiguous_steps(episode: Episode, frame_stack: int) -> np.ndarray:
-    """[T]: steps whose action is the one shown the last time their observation occurs.
+def unambiguous_steps(episode: Episode, frame_stack: int, action_repeat: int) -> np.ndarray:
+    """[T]: steps with one action, which is the one shown the last time their observation occurs.
 
     A human waits, then continues, and sometimes both observations are equal in every pixel. An
     agent without memory that imitates the waiting never continues. The last action does.
+
+    A human also changes buttons within a step. No action of an agent has the same effect.
     """
     planes = [hashlib.sha256(plane.tobytes()).digest() for plane in episode.planes]
     stacks = [tuple(planes[max(0, t + 1 - frame_stack) : t + 1]) for t in range(len(episode))]
     last_action = dict(zip(stacks, episode.actions.tolist(), strict=True))
-    return episode.actions == [last_action[stack] for stack in stacks]
+    is_last_action = episode.actions == [last_action[stack] for stack in stacks]
+    if episode.input_log is None:
+        return is_last_action
+    return is_last_action & ~find_ambiguous_steps(episode.input_log, action_repeat)
 
 
-IMITATED_STEPS: dict[str, Callable[[Episode, int], np.ndarray]] = {
+IMITATED_STEPS: dict[str, Callable[[Episode, int, int], np.ndarray]] = {
     "all": all_steps,
     "unambiguous": unambiguous_steps,
 }
 
 
 def limit_imitation(
-    chunk: Chunk, episodes: Sequence[Episode], frame_stack: int, imitated_steps: str
+    chunk: Chunk,
+    episodes: Sequence[Episode],
+    imitated_steps: str,
+    frame_stack: int,
+    action_repeat: int,
 ) -> Chunk:
     """The chunk of these episodes, with the mark of L_IM on the imitated steps only."""
     select = IMITATED_STEPS[imitated_steps]
-    imitated = np.concatenate([np.append(select(e, frame_stack), True) for e in episodes])
+    imitated = np.concatenate(
+        [np.append(select(e, frame_stack, action_repeat), True) for e in episodes]
+    )
     begins = np.cumsum([0, *(len(e) + 1 for e in episodes)])
     for begin, episode in zip(begins.tolist(), episodes, strict=False):
         imitated[begin : begin + episode.first_imitated_step] = False

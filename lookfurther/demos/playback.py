@@ -187,9 +187,13 @@ def majority_actions(input_log: InputLog, emulator: Emulator) -> tuple[np.ndarra
 
 def count_ambiguous_steps(input_log: InputLog, action_repeat: int) -> int:
     """The number of steps with several actions."""
-    return block_majority(frames_by_step(input_log.frame_actions, action_repeat, input_log.phase))[
-        1
-    ]
+    return int(find_ambiguous_steps(input_log, action_repeat).sum())
+
+
+def find_ambiguous_steps(input_log: InputLog, action_repeat: int) -> np.ndarray:
+    """[T] bool: the steps with several actions."""
+    rows = frames_by_step(input_log.frame_actions, action_repeat, input_log.phase)
+    return rows.min(1) != np.where(rows == PAD_ACTION, 0, rows).max(1)
 
 
 def with_step_actions(input_log: InputLog, action_ids: np.ndarray, action_repeat: int) -> InputLog:

@@ -15,9 +15,7 @@ from torch import nn
 
 from lookfurther.actor import Actor
 from lookfurther.config import ActorConfig, Config
-from lookfurther.demos.episode import Episode, best_episode_index, episodes_to_chunk
-from lookfurther.demos.imitation import limit_imitation
-from lookfurther.demos.noop_starts import find_noop_starts, first_steps
+from lookfurther.demos.episode import Episode
 from lookfurther.demos.recorded_paths import find_recorded_games, make_demo_path
 from lookfurther.envs import Envs, make_envs
 from lookfurther.envs.demo_starts import make_demo_start_envs
@@ -28,21 +26,18 @@ from lookfurther.learner import Learner
 from lookfurther.master_weights import MasterWeights
 from lookfurther.objective_variants import choose_objective
 from lookfurther.replay.mixture import ReplayMixture
-from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.replay.shared import AnnealedMixture, PriorityMixture, SharedMixture
-from lookfurther.replay.summed import SummedHorizonReplay
-from lookfurther.returns import discounted_returns
 from lookfurther.system.processes import count_cores
 from lookfurther.training.actors import ActorGroup, ActorPool
 from lookfurther.training.episode_limits import EpisodeLimits, longest_reward_gap
+from lookfurther.training.expert_replay import REPLAYS, build_expert_replay, spike_replay
 from lookfurther.training.hardware import Hardware
 from lookfurther.training.jump_start import (
     JumpStartGroup,
     JumpStarts,
     jump_start_lanes,
 )
-from lookfurther.transforms import REWARD_TRANSFORMS
-from lookfurther.types import BEST, Chunk, Spec
+from lookfurther.types import Spec
 
 # Streams of a run's seed: no two uses share random numbers.
 RANDOM_STREAMS: dict[str, Any] = {
@@ -59,11 +54,6 @@ MIXTURES: dict[str, type[ReplayMixture]] = {
     "annealed": AnnealedMixture,
     "priority": PriorityMixture,
     "spike": ReplayMixture,
-}
-# By the setting `replay.horizon_losses`.
-REPLAYS: dict[str, type[PrioritizedReplay]] = {
-    "separate": PrioritizedReplay,
-    "summed": SummedHorizonReplay,
 }
 
 
@@ -217,71 +207,3 @@ def build_mixture(
     if device.type == "cuda" and is_compiled:
         mixture.compile()
     return mixture
-
-
-def build_expert_replay(
-    config: Config, spec: Spec, episodes: Sequence[Episode], device: torch.device, seed: int
-) -> PrioritizedReplay:
-    """The expert replay, filled once, with transformed rewards."""
-    r, gamma = config.replay, config.learner.gamma
-    horizons = r.expert_horizons or r.horizons
-    if r.expert_noop_starts:
-        starts = find_noop_starts(config.environment, episodes)
-        episodes = [*episodes, *first_steps(starts, spec.stack + max(horizons))]
-    offset = r.expert_priority_offset or r.priority_offset
-    replay_config = replace(r, horizons=horizons, priority_offset=offset)
-    chunk = build_demo_chunk(config, spec, episodes, horizons)
-    capacity = len(chunk.action) + spec.stack
-    replay = REPLAYS[r.horizon_losses](spec, 1, capacity, replay_config, gamma, device, seed)
-    replay.add(chunk)
-    VALUE_FLOOR_SETTERS[config.learner.value_floor](replay)
-    return replay
-
-
-def build_demo_chunk(
-    config: Config, spec: Spec, episodes: Sequence[Episode], horizons: Sequence[int]
-) -> Chunk:
-    """Episodes one after another in one lane, with transformed rewards and marks for L_IM."""
-    chunk = episodes_to_chunk(
-        episodes, max(horizons), len(horizons), config.learner.imitated_episodes
-    )
-    chunk = limit_imitation(chunk, episodes, spec.stack, config.learner.imitated_steps)
-    reward = REWARD_TRANSFORMS[config.environment.reward_transform](torch.from_numpy(chunk.reward))
-    return chunk._replace(reward=reward.numpy())
-
-
-def spike_replay(config: Config, agent: PrioritizedReplay, episodes: Sequence[Episode]) -> None:
-    """Write demonstrations to the agent's replay, where they age like its own steps (Lipton 2016).
-
-    Each goes to the lane with the most space. They do not count as steps of the agent.
-    """
-    best = best_episode_index(episodes)
-    for i, episode in enumerate(episodes):
-        chunk = build_demo_chunk(config, agent.spec, [episode], config.replay.horizons)
-        if config.learner.imitated_episodes == "best" and i != best:
-            chunk = chunk._replace(mark=np.asarray(chunk.mark) & ~np.uint8(BEST))
-        lane = int(agent.cursor.argmin())
-        if int(agent.cursor[lane]) + len(chunk.action) > agent.slots_per_lane:
-            raise ConfigError(
-                f"demonstration {i} does not fit: a lane of the replay holds"
-                f" {agent.slots_per_lane:,} steps: raise replay.capacity"
-            )
-        agent.write_slots(chunk, lane)
-
-
-def leave_value_floor_unset(replay: PrioritizedReplay) -> None:
-    """Set no lower bound on any state's value."""
-
-
-def set_value_floor_to_return(replay: PrioritizedReplay) -> None:
-    """Bound the value of every expert state by its episode's return from that state."""
-    returns = discounted_returns(replay.rewards.cpu(), replay.marks.cpu(), replay.gamma)
-    replay.value_floors.copy_(returns)
-
-
-# Lower bounds on the values of expert states, by the setting `learner.value_floor`.
-VALUE_FLOOR_SETTERS: dict[str, Callable[[PrioritizedReplay], None]] = {
-    "none": leave_value_floor_unset,
-    "return": set_value_floor_to_return,
-    "backup": leave_value_floor_unset,  # training/value_backup.py sets it at each target copy
-}

@@ -24,8 +24,9 @@ from lookfurther.errors import ConfigError, DemonstrationError, TrainingDiverged
 from lookfurther.networks.dueling import NetworkBuilder, make_network_builder, q_values
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.system.output import print_line
-from lookfurther.training.build import RANDOM_STREAMS, build_envs, build_expert_replay
+from lookfurther.training.build import RANDOM_STREAMS, build_envs
 from lookfurther.training.checkpoints import checkpoint
+from lookfurther.training.expert_replay import build_expert_replay
 from lookfurther.training.hardware import Hardware
 from lookfurther.training.monitoring.metrics import MetricsWriter, TrainingClock
 from lookfurther.training.run_dir import RunDir
