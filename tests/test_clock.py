@@ -126,14 +126,18 @@ def test_demonstration_without_an_input_log_has_no_known_time():
         draw_demo_clock(episode, CLOCK, "a set, episode 0")
 
 
-def test_clock_makes_a_wait_unambiguous():
-    """Ten equal pictures with nine no-ops and a jump: only the time tells them apart."""
-    planes = np.zeros((11, 1, SCREEN_SIZE, SCREEN_SIZE), np.uint8)
-    actions = np.array([0] * 9 + [1])
-    episode = Episode(planes, actions, np.zeros(10, np.float32), terminal=False)
-    assert not unambiguous_steps(episode, 4, 4).all()
-    draw_clock(planes[:, 0], np.arange(11), 32)
-    assert unambiguous_steps(episode, 4, 4).all()
+def test_clock_tells_the_steps_of_a_wait_apart_but_they_are_not_imitated():
+    """Ten equal pictures with nine no-ops and a jump, then five other pictures with no-ops."""
+    planes = np.zeros((16, 1, SCREEN_SIZE, SCREEN_SIZE), np.uint8)
+    planes[10:, 0, 0] = np.arange(6)[:, None] + 1
+    actions = np.array([0] * 9 + [1] + [0] * 5)
+    episode = Episode(planes, actions, np.zeros(15, np.float32), terminal=False)
+    draw_clock(planes[:, 0], np.arange(16), 32)
+    assert len({plane.tobytes() for plane in planes}) == 16
+    # Only full stacks of the first picture are equal: steps 3 to 9.
+    expected = [True] * 3 + [False] * 6 + [True] * 6
+    assert unambiguous_steps(episode, 4, CLOCK).tolist() == expected
+    assert unambiguous_steps(episode, 4, EnvConfig()).all()
 
 
 def test_recorded_agent_sees_the_clock_but_its_demonstration_stores_none():

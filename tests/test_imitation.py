@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lookfurther import preset
+from lookfurther.config import EnvConfig
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.imitation import unambiguous_steps
 from lookfurther.training.expert_replay import build_expert_replay
@@ -36,7 +37,7 @@ def test_unambiguous_steps_show_one_action_per_observation(
 ) -> None:
     """And that is the action shown last, so an agent that waits leaves in the end."""
     episode = make_episode(shown)
-    imitated = unambiguous_steps(episode, frame_stack, 4)
+    imitated = unambiguous_steps(episode, frame_stack, EnvConfig())
     for t in range(len(episode)):
         same = [
             u
@@ -50,9 +51,23 @@ def test_unambiguous_steps_show_one_action_per_observation(
 def test_waiting_before_another_action_is_not_imitated() -> None:
     """Observation 5 is shown with actions 0, 0 and 2; action 0 is imitated elsewhere."""
     episode = make_episode([(5, 0), (5, 0), (5, 0), (5, 2), (6, 0), (7, 0)])
-    assert unambiguous_steps(episode, 1, 4).tolist() == [False, False, False, True, True, True]
+    assert unambiguous_steps(episode, 1, EnvConfig()).tolist() == [
+        False,
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
     # With two planes, step 0 has no plane before it: an observation of its own.
-    assert unambiguous_steps(episode, 2, 4).tolist() == [True, False, False, True, True, True]
+    assert unambiguous_steps(episode, 2, EnvConfig()).tolist() == [
+        True,
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=40), st.integers(0, 3))
@@ -64,7 +79,7 @@ def test_steps_with_several_actions_are_not_imitated(frames: list[int], phase: i
     # Every observation is another one.
     episode = make_episode([(t, min(actions)) for t, actions in enumerate(held)])
     log = InputLog(np.array(frames, np.uint8), phase=phase)
-    imitated = unambiguous_steps(replace(episode, input_log=log), 1, 4)
+    imitated = unambiguous_steps(replace(episode, input_log=log), 1, EnvConfig())
     assert imitated.tolist() == [len(actions) == 1 for actions in held]
 
 

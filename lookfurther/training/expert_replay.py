@@ -58,8 +58,8 @@ def build_demo_chunk(
     chunk = episodes_to_chunk(
         episodes, max(horizons), len(horizons), config.learner.imitated_episodes
     )
-    imitated_steps, action_repeat = config.learner.imitated_steps, config.environment.action_repeat
-    chunk = limit_imitation(chunk, episodes, imitated_steps, spec.stack, action_repeat)
+    imitated_steps = config.learner.imitated_steps
+    chunk = limit_imitation(chunk, episodes, imitated_steps, spec.stack, config.environment)
     reward = REWARD_TRANSFORMS[config.environment.reward_transform](torch.from_numpy(chunk.reward))
     return chunk._replace(reward=reward.numpy())
 
