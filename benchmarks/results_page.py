@@ -57,23 +57,31 @@ def atari() -> str:
                 game_titles()[row["game"]],
                 row["settings"],
                 f"{row['minutes']:.0f}",
+                f"{row['updates'] / 1e6:.1f}",
+                f"{row['frames'] / 1e6:.0f}",
                 f"{row['episodes']} {STARTS[starts]}, {row['epsilon']:g}",
                 f"**{row['mean']:,}** ({row['low']:,} to {row['high']:,})",
                 f"{row['median']:,}",
+                f"{row['best']:,}",
+                _score(paper.get("random")),
                 f"{row['demonstration']:,}",
-                *(_score(paper.get(name)) for name in ("apex_dqfd_deeper", "dqfd", "rainbow")),
+                *(_score(paper.get(name)) for name in ("apex_dqfd_deeper", "dqfd")),
             ]
         )
     header = [
         "game",
         "settings",
         "minutes",
+        "million updates",
+        "million frames",
         "episodes, starts, ε",
         "mean (95 %)",
         "median",
+        "best",
+        "random",
         "demonstration",
     ]
-    return markdown_table([*header, "paper, deeper", "DQfD", "Rainbow"], rows)
+    return markdown_table([*header, "paper, deeper", "DQfD"], rows)
 
 
 def _score(score: float | None) -> str:
