@@ -25,12 +25,14 @@ RESULTS_FOLDER = Path(__file__).with_name("results")
 
 
 def describe_run(run: RunData) -> dict[str, Any]:
-    """Task, preset, seed, minutes and the evaluations of one run."""
+    """Task, preset, seed, processor, commit, minutes and the evaluations of one run."""
     known = [row for row in run.rows if row.get("evaluation_mean") is not None]
     return {
         "task": base_name(run.config.env),
         "preset": run.config.preset,
         "seed": run.config.run.seed,
+        "cpu": run.versions.get("cpu"),
+        "commit": run.versions.get("commit"),
         "minutes": round(run.last_value("minutes") or 0.0, 3),
         "steps": [row["step"] for row in known],
         "scores": [round(row["evaluation_mean"], 4) for row in known],
