@@ -83,6 +83,16 @@ def test_steps_with_several_actions_are_not_imitated(frames: list[int], phase: i
     assert imitated.tolist() == [len(actions) == 1 for actions in held]
 
 
+def test_vector_demonstrations_have_no_clock() -> None:
+    episode = Episode(np.zeros((3, 2), np.float32), np.array([0, 1]), np.zeros(2), terminal=True)
+    config = preset(
+        "apex-dqfd", learner__imitated_steps="unambiguous", environment__clock_period=32
+    )
+    spec = Spec("CartPole-v1", (2,), 1, "float32", 2, 1.0)
+    replay = build_expert_replay(config, spec, [episode], torch.device("cpu"), 0)
+    assert ((replay.marks[:2] & BEST) != 0).tolist() == [False, True]
+
+
 def test_setting_clears_the_mark_of_the_imitation_loss() -> None:
     """Of the best episode's steps and of no other mark."""
     waiting = make_episode([(5, 0), (5, 0), (5, 0), (5, 2), (6, 1), (7, 1)])

@@ -14,6 +14,7 @@ from lookfurther.config import Config
 from lookfurther.demos.episode import Episode, best_episode_index, episodes_to_chunk
 from lookfurther.demos.imitation import limit_imitation
 from lookfurther.demos.noop_starts import find_noop_starts, first_steps
+from lookfurther.envs.naming import is_atari
 from lookfurther.errors import ConfigError
 from lookfurther.replay.prioritized import PrioritizedReplay
 from lookfurther.replay.summed import SummedHorizonReplay
@@ -58,8 +59,10 @@ def build_demo_chunk(
     chunk = episodes_to_chunk(
         episodes, max(horizons), len(horizons), config.learner.imitated_episodes
     )
-    imitated_steps = config.learner.imitated_steps
-    chunk = limit_imitation(chunk, episodes, imitated_steps, spec.stack, config.environment)
+    imitated_steps, env_config = config.learner.imitated_steps, config.environment
+    if not is_atari(spec.env):
+        env_config = replace(env_config, clock_period=0)  # only Atari games have a clock
+    chunk = limit_imitation(chunk, episodes, imitated_steps, spec.stack, env_config)
     reward = REWARD_TRANSFORMS[config.environment.reward_transform](torch.from_numpy(chunk.reward))
     return chunk._replace(reward=reward.numpy())
 
