@@ -108,6 +108,9 @@ class OptionsParsed(Exception):
 def parse_module(words: list[str]) -> None:
     """`python -m module`: its own parser parses the options."""
     assert words[0] == "-m"
+    if words[1] == "lookfurther":
+        parse_lookfurther(words[2:])
+        return
     module, parse_args = importlib.import_module(words[1]), argparse.ArgumentParser.parse_args
 
     def parse_only(parser: argparse.ArgumentParser) -> None:
