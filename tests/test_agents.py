@@ -28,9 +28,7 @@ def test_agent_loads_and_chooses_actions(folder: Path) -> None:
 def test_card_has_the_evaluated_scores(folder: Path) -> None:
     summary = json.loads((folder / "evaluation" / "noop" / "summary.json").read_text())
     card = (folder / "README.md").read_text()
-    mean, best = (
-        f"{round(summary[k]['value'] if k == 'mean' else summary[k]):,}" for k in ("mean", "best")
-    )
+    mean, best = f"{round(summary['mean']['value']):,}", f"{round(summary['best']):,}"
     assert re.search(
         rf"\| no-op starts \|.*\| {summary['episodes']} \| {mean} .*\| {best} \|", card
     )

@@ -192,8 +192,9 @@ def count_ambiguous_steps(input_log: InputLog, action_repeat: int) -> int:
 
 def find_ambiguous_steps(input_log: InputLog, action_repeat: int) -> np.ndarray:
     """[T] bool: the steps with several actions."""
-    rows = frames_by_step(input_log.frame_actions, action_repeat, input_log.phase)
-    return rows.min(1) != np.where(rows == PAD_ACTION, 0, rows).max(1)
+    return _has_several_actions(
+        frames_by_step(input_log.frame_actions, action_repeat, input_log.phase)
+    )
 
 
 def with_step_actions(input_log: InputLog, action_ids: np.ndarray, action_repeat: int) -> InputLog:
@@ -217,16 +218,19 @@ def block_majority(frames: np.ndarray) -> tuple[np.ndarray, int]:
     It compares each frame with each frame of its row, so it works on a few rows at a time.
     """
     rows = max(1, 2**22 // frames.shape[1] ** 2)
-    parts = [
-        _batch_majority(frames[start : start + rows])
-        for start in range(0, max(1, len(frames)), rows)
-    ]
-    return np.concatenate([actions for actions, _ in parts]), sum(count for _, count in parts)
+    starts = range(0, max(1, len(frames)), rows)
+    actions = np.concatenate([_batch_majority(frames[start : start + rows]) for start in starts])
+    return actions, int(_has_several_actions(frames).sum())
 
 
-def _batch_majority(frames: np.ndarray) -> tuple[np.ndarray, int]:
+def _has_several_actions(frames: np.ndarray) -> np.ndarray:
+    """[T] bool: the rows with several actions."""
+    return frames.min(1) != np.where(frames == PAD_ACTION, 0, frames).max(1)
+
+
+def _batch_majority(frames: np.ndarray) -> np.ndarray:
+    """The most frequent action of each row, the earliest of equals."""
     counts = (frames[:, :, None] == frames[:, None, :]).sum(-1)
     counts[frames == PAD_ACTION] = 0
     actions = np.take_along_axis(frames, counts.argmax(1)[:, None], 1)
-    is_other = (frames != actions) & (frames != PAD_ACTION)
-    return actions[:, 0].astype(np.int64), int(is_other.any(1).sum())
+    return actions[:, 0].astype(np.int64)
