@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lookfurther.demos.alignment_search import AlignmentSearch
-from lookfurther.demos.beam_search import Candidate
+from lookfurther.demos.alignment_search import BEAM_SETTINGS, AlignmentSearch
+from lookfurther.demos.beam_search import BeamSettings, Candidate
 from lookfurther.demos.delayed_log import (
     DelayedLog,
     delay_start,
@@ -106,3 +106,34 @@ def test_game_stays_lost_without_a_fitting_wait(
     alignment = AlignmentSearch(make_laser_search(), can_wait)  # type: ignore[arg-type]
     assert alignment.find_closest().distance == 1000
     assert (np.bincount(alignment.search.delayed.human_frames)[1:] == 1).all()
+
+
+class HardPlacesSearch:
+    """A game whose segments can each be played only with some beam settings or wider ones."""
+
+    num_steps = 700
+
+    def __init__(self, needed_effort: dict[int, int]) -> None:
+        self.needed_effort = needed_effort  # by the segment's last step
+        self.reference_frames = np.arange(self.num_steps + 1)
+        self.calls = 0
+
+    def initial_candidate(self) -> Candidate:
+        return Candidate(0, None, 0.0, (0,))  # type: ignore[arg-type]
+
+    def extend(self, candidates: list[Candidate], begin: int, end: int, settings: BeamSettings):
+        self.calls += 1
+        assert self.calls < 1_000, "the search does not end"
+        is_lost = BEAM_SETTINGS.index(settings) < self.needed_effort.get(end, 0)
+        return [candidates[0]._replace(distance=1_000 * is_lost)]
+
+
+@pytest.mark.parametrize("first", range(len(BEAM_SETTINGS)))
+@pytest.mark.parametrize("second", range(len(BEAM_SETTINGS)))
+@pytest.mark.parametrize("gap", [50, 100, 150])
+def test_search_ends_at_hard_places_close_together(first: int, second: int, gap: int) -> None:
+    """Going back from one hard place must not repeat what it did at the other one forever."""
+    search = HardPlacesSearch({300: first, 300 + gap: second})
+    alignment = AlignmentSearch(search)  # type: ignore[arg-type]
+    assert alignment.find_closest().distance == 0
+    assert alignment.lost_segments == 0

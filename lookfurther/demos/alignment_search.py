@@ -85,7 +85,7 @@ class AlignmentSearch:
         """Go back with the next wider beam, if there is one."""
         if self.effort + 1 == len(BEAM_SETTINGS):
             return False
-        self.effort, self.lost_until = self.effort + 1, end
+        self.effort, self.lost_until = self.effort + 1, max(end, self.lost_until)
         segments = BEAM_SETTINGS[self.effort].backtrack_segments
         del self.history[max(1, len(self.history) - segments) :]
         return True
