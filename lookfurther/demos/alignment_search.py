@@ -12,7 +12,12 @@ SEGMENT_STEPS = 50  # steps between two checks of the candidates
 MAX_SEGMENT_DRIFT = 100  # increase of the distance in a segment that counts as lost
 MAX_LOST_SEGMENTS = 5  # segments that may stay lost with every beam setting
 
-BEAM_SETTINGS = (BeamSettings(48, 1, 0), BeamSettings(128, 2, 2), BeamSettings(384, 3, 4))
+BEAM_SETTINGS = (
+    BeamSettings(48, 1, 0),
+    BeamSettings(128, 2, 2),
+    BeamSettings(128, None, 2),
+    BeamSettings(384, 3, 4),
+)
 
 # Waits that are tried where the human's game is lost.
 WAIT_BEAM = BeamSettings(32, 1, 0)

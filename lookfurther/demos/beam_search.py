@@ -17,6 +17,13 @@ from lookfurther.demos.playback import (
     step_ends,
 )
 from lookfurther.demos.policy_trace import PolicyTable, PolicyTrace
+from lookfurther.demos.ram_distance import (
+    BYTE_LIMIT_RANGE,
+    compute_byte_limits,
+    find_common_actions,
+    find_motion_bytes,
+    ram_distances,
+)
 from lookfurther.envs.emulator import load_game, make_ale
 from lookfurther.envs.factory import find_game
 
@@ -24,8 +31,8 @@ if TYPE_CHECKING:
     from ale_py import ALEState
 
 # The distance of a candidate from the human's play is a sum over RAM bytes, score and lives.
-BYTE_LIMIT_RANGE = (2, 64)  # most for a byte: if it changes in every step, if it rarely changes
 SCORE_PENALTY = 40  # for another score
+LOSS_PENALTY = 150  # for each step with a negative reward that the human does not have
 LIFE_PENALTY = 60  # for each life more or fewer
 CONFLICT_PENALTY = 25  # for each observation that other games have with other actions
 
@@ -34,7 +41,7 @@ class BeamSettings(NamedTuple):
     """The effort of the search. The first settings are enough nearly everywhere."""
 
     width: int  # candidates that are kept
-    action_window: int  # steps before and after a step whose actions it may take
+    action_window: int | None  # steps around a step whose actions it may take; None: whole game
     backtrack_segments: int  # segments to go back first
 
 
@@ -43,6 +50,7 @@ class ReferencePlay(NamedTuple):
 
     ram: np.ndarray  # [F + 1, 128] int16
     scores: np.ndarray  # [F + 1] float64
+    losses: np.ndarray  # [F + 1] int64: negative rewards so far
     lives: np.ndarray  # [F + 1] int64
     byte_limits: np.ndarray  # [128] int64: the largest distance that a byte contributes
 
@@ -54,6 +62,7 @@ class Candidate(NamedTuple):
     state: ALEState
     score: float
     action_history: tuple[Any, ...]  # (last action, history before it)
+    losses: int = 0  # steps with a negative reward
     trace: PolicyTrace | None = None  # None if the observations do not matter
 
     def action_sequence(self) -> np.ndarray:
@@ -98,6 +107,7 @@ class BeamSearch:
         self.num_steps = len(self.step_frames)
         is_waiting = np.isin(self.step_frames, (NOOP, PAD_ACTION)).all(1)
         self.first_active_step = int(np.argmin(is_waiting))
+        self.common_actions = find_common_actions(start_log.frame_actions)
         self.ram_writes: dict[int, list[tuple[int, int]]] = {}
         for frame, address, value in start_log.ram_writes.tolist():
             self.ram_writes.setdefault(frame, []).append((address, value))
@@ -113,7 +123,7 @@ class BeamSearch:
         trace = None
         if self.policy_table is not None:
             trace = PolicyTrace().add_frame(self._ale.getScreenGrayscale())
-        return Candidate(0, self._ale.cloneState(), 0.0, (), trace)
+        return Candidate(0, self._ale.cloneState(), 0.0, (), trace=trace)
 
     def extend(
         self, candidates: list[Candidate], begin: int, end: int, settings: BeamSettings
@@ -123,14 +133,23 @@ class BeamSearch:
         They do not act before the human does.
         """
         for step in range(begin, end):
-            window = settings.action_window if step >= self.first_active_step else 0
-            first, last = max(step - window, 0), step + window
-            nearby = self.step_frames[first : last + 1]
-            actions = sorted(set(nearby.flatten().tolist()) - {PAD_ACTION})
+            actions = self.possible_actions(step, settings.action_window)
             successors = self._expand(candidates, actions, step)
             human_frame = self.reference_frames[step + 1]
             candidates = select_nearest(successors, self.reference, human_frame, settings.width)
         return candidates
+
+    def possible_actions(self, step: int, window: int | None) -> list[int]:
+        """The actions that the human takes near a step, or in the whole game.
+
+        The whole game's may be needed if the game is not exactly the human's. Gravitar's ship, for
+        example, enters a planet upside down in another revision of the ROM, and has to turn first.
+        """
+        if step < self.first_active_step:
+            window = 0
+        nearby = self.step_frames[max(step - (window or 0), 0) : step + (window or 0) + 1]
+        others = self.common_actions if window is None else []
+        return sorted({*nearby.flatten().tolist(), *others} - {PAD_ACTION})
 
     def _expand(
         self, candidates: list[Candidate], actions: list[int], step: int
@@ -143,7 +162,8 @@ class BeamSearch:
                 reward, trace = self._play_step(candidate.trace, action, step)
                 if is_last or not ale.game_over(with_truncation=False):
                     history, score = (action, candidate.action_history), candidate.score + reward
-                    extended = Candidate(0, ale.cloneState(), score, history, trace)
+                    losses = candidate.losses + (reward < 0)
+                    extended = Candidate(0, ale.cloneState(), score, history, losses, trace)
                     yield Successor(ale.getRAM(), ale.lives(), extended)
 
     def _play_step(
@@ -173,25 +193,16 @@ class BeamSearch:
 def record_reference(human_log: InputLog, env: str, action_repeat: int) -> ReferencePlay:
     """Play the human's game and record it after each frame."""
     emulator = make_emulator(human_log, env, action_repeat)
-    score, rows = 0.0, [(emulator.ram(), 0.0, emulator.lives)]
+    rewards, rows = [0.0], [(emulator.ram(), emulator.lives)]
     for reward in play_log(human_log, emulator):
-        score += reward
-        rows.append((emulator.ram(), score, emulator.lives))
-    ram, scores, lives = zip(*rows, strict=True)
-    ram = np.array(ram, np.int16)
-    byte_limits = compute_byte_limits(ram[::action_repeat])
-    return ReferencePlay(ram, np.array(scores), np.array(lives), byte_limits)
-
-
-def compute_byte_limits(ram: np.ndarray) -> np.ndarray:
-    """The largest distance of each byte, [128]; higher if it changes rarely in [T + 1, 128].
-
-    Doors, keys and lives change rarely, and a difference there persists. Timers and random numbers
-    change in every step. Positions are in between.
-    """
-    change_rate = (ram[1:] != ram[:-1]).mean(0)
-    limits = BYTE_LIMIT_RANGE[0] / np.maximum(change_rate, 1e-9)
-    return np.clip(limits, *BYTE_LIMIT_RANGE).astype(np.int64)
+        rewards.append(reward)
+        rows.append((emulator.ram(), emulator.lives))
+    ram = np.array([ram for ram, _ in rows], np.int16)
+    lives = np.array([lives for _, lives in rows])
+    is_motion = find_motion_bytes(human_log, env, action_repeat, ram)
+    byte_limits = compute_byte_limits(ram[::action_repeat], is_motion)
+    losses = np.cumsum(np.array(rewards) < 0)
+    return ReferencePlay(ram, np.cumsum(rewards), losses, lives, byte_limits)
 
 
 def select_nearest(
@@ -208,14 +219,9 @@ def select_nearest(
         distance = int(ram_distances(ram, reference.ram[frame], reference.byte_limits))
         distance += LIFE_PENALTY * abs(lives - int(reference.lives[frame]))
         distance += SCORE_PENALTY * int(candidate.score != reference.scores[frame])
+        distance += LOSS_PENALTY * max(0, candidate.losses - int(reference.losses[frame]))
         distance += CONFLICT_PENALTY * (candidate.trace.conflicts if candidate.trace else 0)
         key = ram[is_key_byte].tobytes()
         if key not in nearest or distance < nearest[key].distance:
             nearest[key] = candidate._replace(distance=distance)
     return sorted(nearest.values(), key=lambda candidate: candidate.distance)[:width]
-
-
-def ram_distances(ram: np.ndarray, other_ram: np.ndarray, byte_limits: np.ndarray) -> np.ndarray:
-    """The sum of the differences of all bytes modulo 256, each up to its limit; of [..., 128]."""
-    difference = (ram.astype(np.int16) - other_ram) & 255
-    return np.minimum(np.minimum(difference, 256 - difference), byte_limits).sum(-1)

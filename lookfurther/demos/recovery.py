@@ -17,16 +17,15 @@ import numpy as np
 from lookfurther.demos.align import verified_episode
 from lookfurther.demos.aligned_game import require_aligned
 from lookfurther.demos.beam_search import (
-    BYTE_LIMIT_RANGE,
     BeamSearch,
     BeamSettings,
     Candidate,
-    ram_distances,
     record_reference,
 )
 from lookfurther.demos.delayed_log import NOOP, without_delay
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import step_ends
+from lookfurther.demos.ram_distance import BYTE_LIMIT_RANGE, ram_distances
 from lookfurther.demos.step_emulator import StepEmulator
 
 if TYPE_CHECKING:
@@ -122,9 +121,12 @@ class RecoverySearch:
         if not len(later):
             return None
         end = begin + int(later[0]) + 1
-        # The score counts from here, as if it were the demonstration's.
+        # Score and losses count from here, as if they were the demonstration's.
         score = float(self.reference.scores[self.frames[begin]])
-        candidates = [Candidate(n.distance, n.state, score, n.action_history) for n in nodes]
+        losses = int(self.reference.losses[self.frames[begin]])
+        candidates = [
+            Candidate(n.distance, n.state, score, n.action_history, losses) for n in nodes
+        ]
         followed = self.beam.extend(candidates, begin, end, FOLLOW_BEAM)
         wanted = float(self.reference.scores[self.frames[end]])
         return next((found for found in followed if found.score >= wanted), None)
