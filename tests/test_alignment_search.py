@@ -67,6 +67,9 @@ class LaserSearch:
     def with_wait(self, frame: int, count: int) -> LaserSearch:
         return LaserSearch(insert_wait(self.delayed, frame, count))
 
+    def repaired_distance(self, begin: int, end: int) -> int:
+        return 0
+
     def initial_candidate(self) -> Candidate:
         return Candidate(0, None, 0.0, (0,))  # type: ignore[arg-type]
 
@@ -117,6 +120,9 @@ class HardPlacesSearch:
         self.needed_effort = needed_effort  # by the segment's last step
         self.reference_frames = np.arange(self.num_steps + 1)
         self.calls = 0
+
+    def repaired_distance(self, begin: int, end: int) -> int:
+        return 0
 
     def initial_candidate(self) -> Candidate:
         return Candidate(0, None, 0.0, (0,))  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from lookfurther.demos.beam_search import (
     record_reference,
     select_nearest,
 )
-from lookfurther.demos.delayed_log import delay_start
+from lookfurther.demos.delayed_log import delay_start, without_delay
 from lookfurther.demos.episode import InputLog
 from lookfurther.demos.playback import make_emulator, play_log
 
@@ -103,3 +103,15 @@ def test_player_returns_to_the_humans_place_without_the_humans_actions() -> None
     (best, *_) = search.extend(start, 40, 50, BeamSettings(24, None, 0))
     assert idle.distance >= 40
     assert best.distance <= 16
+
+
+def test_only_the_humans_ram_writes_are_allowed_as_distance() -> None:
+    """A write of a byte that rarely changes, from the segment before it to the one after it."""
+    log = InputLog(make_pong_log().frame_actions, np.array([[400, 100, 1]], np.int32))
+    reference = record_reference(log, PONG, 4)
+    search = BeamSearch(reference, delay_start(log, 0), PONG, 4)
+    limit = int(reference.byte_limits[100])
+    segments = [(50, 75), (75, 100), (100, 125), (125, 150)]
+    assert [search.repaired_distance(*segment) for segment in segments] == [0, limit, limit, 0]
+    with_writes = BeamSearch(reference, without_delay(log), PONG, 4)
+    assert with_writes.repaired_distance(75, 100) == 0

@@ -13,6 +13,7 @@ from lookfurther.demos.ram_distance import (
     compute_byte_limits,
     find_common_actions,
     find_motion_bytes,
+    find_ram_repairs,
     ram_distances,
     signed_difference,
 )
@@ -101,3 +102,15 @@ def test_motion_bytes_of_a_game_that_ends_before_its_log() -> None:
     assert len(ram) <= len(log.frame_actions)
     found = find_motion_bytes(log, "ALE/Breakout-v5", 4, ram)
     assert found[72]  # the x of the paddle
+
+
+def test_repairs_are_the_writes_that_last() -> None:
+    """Pong computes the shown score (7) from the score (14); the ball's y (54) is a state."""
+    log, ram = play_at_random("ALE/Pong-v5", [0, 3, 4], 600)
+    writes = [(200, 7, 99), (200, 54, int(ram[200, 54]) ^ 16), (300, 7, 99), (400, 100, 1)]
+    written = InputLog(log.frame_actions, np.array(writes, np.int32))
+    repairs = find_ram_repairs(written, "ALE/Pong-v5", 4)
+    assert [repair.frame for repair in repairs] == [200, 300, 400]
+    changed = [np.flatnonzero(repair.is_repaired).tolist() for repair in repairs]
+    assert changed == [[54], [], [100]]
+    assert find_ram_repairs(log, "ALE/Pong-v5", 4) == []

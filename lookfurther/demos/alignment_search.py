@@ -15,8 +15,8 @@ MAX_LOST_SEGMENTS = 5  # segments that may stay lost with every beam setting
 BEAM_SETTINGS = (
     BeamSettings(48, 1, 0),
     BeamSettings(128, 2, 2),
-    BeamSettings(128, None, 2),
-    BeamSettings(384, 3, 4),
+    BeamSettings(96, None, 2),
+    BeamSettings(256, None, 3),
 )
 
 # Waits that are tried where the human's game is lost.
@@ -63,7 +63,8 @@ class AlignmentSearch:
             begin, previous = self.history[-1]
             end = min(begin + SEGMENT_STEPS, self.search.num_steps)
             candidates = self.search.extend(previous, begin, end, BEAM_SETTINGS[self.effort])
-            is_lost = self._is_lost(candidates, end, MAX_SEGMENT_DRIFT + previous[0].distance)
+            max_drift = MAX_SEGMENT_DRIFT + self.search.repaired_distance(begin, end)
+            is_lost = self._is_lost(candidates, end, max_drift + previous[0].distance)
             if is_lost and (self._insert_wait(end) or self._widen_beam(end)):
                 continue
             self.lost_segments += is_lost

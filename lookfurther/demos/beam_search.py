@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lookfurther.demos.delayed_log import NOOP, DelayedLog, insert_wait
-from lookfurther.demos.episode import InputLog
+from lookfurther.demos.episode import RAM_BYTES, InputLog
 from lookfurther.demos.playback import (
     PAD_ACTION,
     frames_by_step,
@@ -19,9 +19,12 @@ from lookfurther.demos.playback import (
 from lookfurther.demos.policy_trace import PolicyTable, PolicyTrace
 from lookfurther.demos.ram_distance import (
     BYTE_LIMIT_RANGE,
+    REPAIR_FRAMES,
+    RamRepair,
     compute_byte_limits,
     find_common_actions,
     find_motion_bytes,
+    find_ram_repairs,
     ram_distances,
 )
 from lookfurther.envs.emulator import load_game, make_ale
@@ -53,6 +56,7 @@ class ReferencePlay(NamedTuple):
     losses: np.ndarray  # [F + 1] int64: negative rewards so far
     lives: np.ndarray  # [F + 1] int64
     byte_limits: np.ndarray  # [128] int64: the largest distance that a byte contributes
+    repairs: list[RamRepair]  # of the recording, by frame
 
 
 class Candidate(NamedTuple):
@@ -118,6 +122,17 @@ class BeamSearch:
         """The search for the same game with `count` more no-op frames before a frame."""
         delayed = insert_wait(self.delayed, frame, count)
         return BeamSearch(self.reference, delayed, self.env, self.action_repeat, self.policy_table)
+
+    def repaired_distance(self, begin: int, end: int) -> int:
+        """The most that RAM writes of the human's game alone add between two steps."""
+        if self.ram_writes:
+            return 0
+        first, last = self.reference_frames[begin], self.reference_frames[end]
+        is_repaired = np.zeros(RAM_BYTES, bool)
+        for repair in self.reference.repairs:
+            if first - REPAIR_FRAMES < repair.frame <= last:
+                is_repaired |= repair.is_repaired
+        return int(self.reference.byte_limits[is_repaired].sum())
 
     def initial_candidate(self) -> Candidate:
         trace = None
@@ -202,7 +217,8 @@ def record_reference(human_log: InputLog, env: str, action_repeat: int) -> Refer
     is_motion = find_motion_bytes(human_log, env, action_repeat, ram)
     byte_limits = compute_byte_limits(ram[::action_repeat], is_motion)
     losses = np.cumsum(np.array(rewards) < 0)
-    return ReferencePlay(ram, np.cumsum(rewards), losses, lives, byte_limits)
+    repairs = find_ram_repairs(human_log, env, action_repeat)
+    return ReferencePlay(ram, np.cumsum(rewards), losses, lives, byte_limits, repairs)
 
 
 def select_nearest(

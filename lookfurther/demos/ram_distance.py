@@ -7,6 +7,7 @@ human's game: how often a byte changes, and what another action does to it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,15 @@ PROBE_STEPS = 12  # steps of a probe; the first of them has the other action
 SETTLED_STEPS = 4  # of a probe; after them, a byte that only shows the input is equal again
 MIN_PROBE_SHARE = 0.01  # of the probes in which a byte of a motion must differ
 MAX_MOTION_JUMP = 16  # mean change of a difference from step to step; 64 for random numbers
+
+REPAIR_FRAMES = 16  # after a RAM write, until its effect is compared
+
+
+class RamRepair(NamedTuple):
+    """The effect of a recording's RAM writes at a frame."""
+
+    frame: int
+    is_repaired: np.ndarray  # [128] bool: the bytes that would stay different without the writes
 
 
 def find_common_actions(frame_actions: np.ndarray) -> list[int]:
@@ -73,6 +83,26 @@ def find_motion_bytes(
     mean_jump = (jumps * is_active).sum((0, 1)) / np.maximum(is_active.sum((0, 1)), 1)
     share = is_active.any(1).mean(0)
     return (share > MIN_PROBE_SHARE) & (mean_jump < MAX_MOTION_JUMP)
+
+
+def find_ram_repairs(human_log: InputLog, env: str, action_repeat: int) -> list[RamRepair]:
+    """What the RAM writes of a recording change for longer than a few frames.
+
+    An importer writes RAM where the recording is of another revision of the ROM. Other games do
+    not have these writes, so they have to differ from the human's in these bytes.
+    """
+    emulator = make_emulator(human_log, env, action_repeat)
+    actions, writes = human_log.frame_actions, human_log.ram_writes
+    repairs = []
+    for frame in np.unique(writes[:, 0]).tolist():
+        _play_frames(emulator, actions, writes, frame)
+        state, ram = emulator.clone_state(), []
+        for kept in (writes, writes[:0]):
+            _play_frames(emulator, actions, kept, frame + REPAIR_FRAMES)
+            ram.append(emulator.ram())
+            emulator.restore_state(state)
+        repairs.append(RamRepair(frame, ram[0] != ram[1]))
+    return repairs
 
 
 def _iter_probes(
