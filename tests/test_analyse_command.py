@@ -38,12 +38,12 @@ SHORT = "--every 20 --steps 5 --episodes 2 --max-steps 9 --device cpu"
 
 def test_command_writes_page_and_numbers(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyse", str(run), "--demos", "pole/mine", *SHORT.split()]) == 0
-    assert "analysis: analysis/index.html" in capsys.readouterr().out
-    page = Path("analysis/index.html").read_text()
+    assert "analysis: analysis-run/index.html" in capsys.readouterr().out
+    page = Path("analysis-run/index.html").read_text()
     for text in ("CartPole-v1: pole/mine", "cannot be restored", "Where greedy play leaves it"):
         assert text in page
     assert "http" not in page.replace("http://www.w3.org", "")  # it needs no other file
-    found = json.loads(Path("analysis/analysis.json").read_text())
+    found = json.loads(Path("analysis-run/analysis.json").read_text())
     assert (found["agent_step"], found["demonstration"]["steps"]) == (7, 40)
     assert len(found["values"]["steps"]["max_value"]) == 40
     assert [rollout["start"] for rollout in found["rollouts"]] == [0, 20]

@@ -30,8 +30,8 @@ class AnalyseOptions:
     """demonstration sets; empty: those of the run"""
     episode: int | None = None
     """number of the demonstrated episode; None: the one with the highest score"""
-    out: Path = Path("analysis")
-    """folder for the page and its files"""
+    out: Path | None = None
+    """folder for the page and its files; None: analysis-RUN, with the name of the run"""
     every: int = 0
     """steps of the demonstration between rollouts; 0: 40 rollouts, evenly spaced"""
     steps: int = 200
@@ -65,7 +65,8 @@ def run(args: list[str]) -> int:
     device = hardware.resolve_device(options.device, setting="device")
     agent = Agent.load(options.run, device=device, modules=options.modules)
     demonstration = load_demonstration(agent, options.demos or agent.config.demos, options.episode)
-    check_writable("--out", options.out / "index.html")
+    out = options.out or Path(f"analysis-{options.run.resolve().name}")
+    check_writable("--out", out / "index.html")
     episodes = EpisodeSettings(
         options.episodes, options.max_steps, options.still, options.epsilon, options.seed
     )
@@ -73,7 +74,7 @@ def run(args: list[str]) -> int:
     log = partial(print, file=sys.stderr, flush=True)
     analysis = analyse_agent(agent, demonstration, settings, log)
     print(format_analysis_summary(analysis))
-    print(f"analysis: {write_analysis(analysis, options.out)}")
+    print(f"analysis: {write_analysis(analysis, out)}")
     return 0
 
 
