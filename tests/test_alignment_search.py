@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lookfurther.demos.alignment_search import BEAM_SETTINGS, AlignmentSearch
+from lookfurther.demos.alignment_search import (
+    BEAM_SETTINGS,
+    MAX_LOST_SEGMENTS,
+    AlignmentLost,
+    AlignmentSearch,
+)
 from lookfurther.demos.beam_search import BeamSettings, Candidate
 from lookfurther.demos.delayed_log import (
     DelayedLog,
@@ -114,10 +119,10 @@ def test_game_stays_lost_without_a_fitting_wait(
 class HardPlacesSearch:
     """A game whose segments can each be played only with some beam settings or wider ones."""
 
-    num_steps = 700
+    num_steps = 6_000
 
     def __init__(self, needed_effort: dict[int, int]) -> None:
-        self.needed_effort = needed_effort  # by the segment's last step
+        self.needed_effort = needed_effort  # by the segment's last step; 99: none is enough
         self.reference_frames = np.arange(self.num_steps + 1)
         self.calls = 0
 
@@ -131,7 +136,7 @@ class HardPlacesSearch:
         self.calls += 1
         assert self.calls < 1_000, "the search does not end"
         is_lost = BEAM_SETTINGS.index(settings) < self.needed_effort.get(end, 0)
-        return [candidates[0]._replace(distance=1_000 * is_lost)]
+        return [candidates[0]._replace(distance=candidates[0].distance + 1_000 * is_lost)]
 
 
 @pytest.mark.parametrize("first", range(len(BEAM_SETTINGS)))
@@ -143,3 +148,14 @@ def test_search_ends_at_hard_places_close_together(first: int, second: int, gap:
     alignment = AlignmentSearch(search)  # type: ignore[arg-type]
     assert alignment.find_closest().distance == 0
     assert alignment.lost_segments == 0
+
+
+def test_long_game_may_lose_more_segments() -> None:
+    """Five segments, or a tenth of those played: here one in twenty, then one in five."""
+    search = HardPlacesSearch(dict.fromkeys(range(1000, 6001, 1000), 99))
+    alignment = AlignmentSearch(search)  # type: ignore[arg-type]
+    assert alignment.find_closest().distance == 6_000
+    assert alignment.lost_segments == 6 > MAX_LOST_SEGMENTS
+    search = HardPlacesSearch(dict.fromkeys(range(250, 6001, 250), 99))
+    with pytest.raises(AlignmentLost, match="after step 1,450"):
+        AlignmentSearch(search).find_closest()  # type: ignore[arg-type]

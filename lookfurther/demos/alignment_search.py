@@ -10,7 +10,8 @@ from lookfurther.errors import DemonstrationError
 
 SEGMENT_STEPS = 50  # steps between two checks of the candidates
 MAX_SEGMENT_DRIFT = 100  # increase of the distance in a segment that counts as lost
-MAX_LOST_SEGMENTS = 5  # segments that may stay lost with every beam setting
+MAX_LOST_SEGMENTS = 5  # segments that may stay lost with every beam setting,
+MAX_LOST_SHARE = 0.1  # or this share of those played
 
 BEAM_SETTINGS = (
     BeamSettings(48, 1, 0),
@@ -68,9 +69,10 @@ class AlignmentSearch:
             if is_lost and (self._insert_wait(end) or self._widen_beam(end)):
                 continue
             self.lost_segments += is_lost
-            if not candidates or self.lost_segments > MAX_LOST_SEGMENTS:
-                raise AlignmentLost(begin)
             self.history.append((end, candidates))
+            max_lost = max(MAX_LOST_SEGMENTS, MAX_LOST_SHARE * len(self.history))
+            if not candidates or self.lost_segments > max_lost:
+                raise AlignmentLost(begin)
             if end >= self.lost_until:
                 self.effort = 0
             if on_progress:
