@@ -21,6 +21,7 @@ BEAM_SETTINGS = (
 )
 
 # Waits that are tried where the human's game is lost.
+WAIT_EFFORT = 2  # an index of BEAM_SETTINGS: wider beams are tried up to here first
 WAIT_BEAM = BeamSettings(32, 1, 0)
 WAIT_FRAMES = range(8, 129, 8)  # lengths of a wait
 WAIT_SEGMENTS = 6  # segments to go back at most
@@ -101,7 +102,8 @@ class AlignmentSearch:
     def _insert_wait(self, end: int) -> bool:
         """Go back and wait longer than the human did, if the game is then found again."""
         human_frame = int(self.search.reference_frames[end])
-        if not self.can_wait or not self.effort or human_frame in self.waited_frames:
+        can_wait = self.can_wait and self.effort >= WAIT_EFFORT
+        if not can_wait or human_frame in self.waited_frames:
             return False
         self.waited_frames.add(human_frame)
         trials = self._try_waits(end)
