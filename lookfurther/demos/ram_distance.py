@@ -120,12 +120,12 @@ def _iter_probes(
     others = find_common_actions(actions)
     emulator = make_emulator(human_log, env, action_repeat)
     for index, frame in enumerate(np.unique(np.linspace(first, last, PROBES, dtype=np.int64))):
-        _play_frames(emulator, actions[:frame], writes, int(frame))
+        _play_frames(emulator, actions, writes, int(frame))
         other = others[index % len(others)]
         if (actions[frame : frame + action_repeat] == other).all():
             continue
         state = emulator.clone_state()
-        changed = actions[: frame + length].copy()
+        changed = actions.copy()
         changed[frame : frame + action_repeat] = other
         rows = []
         for step_end in range(int(frame) + action_repeat, int(frame) + length + 1, action_repeat):
