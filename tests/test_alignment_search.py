@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lookfurther.demos.alignment_search import (
     BEAM_SETTINGS,
     MAX_LOST_SEGMENTS,
+    PREFERENCE_EFFORT,
     AlignmentLost,
     AlignmentSearch,
 )
@@ -75,6 +76,12 @@ class LaserSearch:
     def repaired_distance(self, begin: int, end: int) -> int:
         return 0
 
+    def missing_score(self, candidate: Candidate, step: int) -> float:
+        return 0
+
+    def has_human_lives(self, candidate: Candidate, step: int) -> bool:
+        return True
+
     def initial_candidate(self) -> Candidate:
         return Candidate(0, None, 0.0, (0,))  # type: ignore[arg-type]
 
@@ -129,6 +136,12 @@ class HardPlacesSearch:
     def repaired_distance(self, begin: int, end: int) -> int:
         return 0
 
+    def missing_score(self, candidate: Candidate, step: int) -> float:
+        return 0
+
+    def has_human_lives(self, candidate: Candidate, step: int) -> bool:
+        return True
+
     def initial_candidate(self) -> Candidate:
         return Candidate(0, None, 0.0, (0,))  # type: ignore[arg-type]
 
@@ -159,3 +172,65 @@ def test_long_game_may_lose_more_segments() -> None:
     search = HardPlacesSearch(dict.fromkeys(range(250, 6001, 250), 99))
     with pytest.raises(AlignmentLost, match="after step 1,450"):
         AlignmentSearch(search).find_closest()  # type: ignore[arg-type]
+
+
+class MissedRewardSearch(HardPlacesSearch):
+    """The human gains 100 points in the segment that ends at step 300, narrow beams do not."""
+
+    def missing_score(self, candidate: Candidate, step: int) -> float:
+        return 100 * (step >= 300) - candidate.score
+
+    def extend(self, candidates: list[Candidate], begin: int, end: int, settings: BeamSettings):
+        self.calls += 1
+        is_gained = end == 300 and BEAM_SETTINGS.index(settings) >= self.needed_effort[end]
+        return [candidates[0]._replace(score=candidates[0].score + 100 * is_gained)]
+
+
+@pytest.mark.parametrize("effort", range(len(BEAM_SETTINGS)))
+def test_missed_reward_is_searched_with_wider_beams_up_to_a_limit(effort: int) -> None:
+    """A game that misses a reward is not lost: it costs a few segments, then it goes on."""
+    search = MissedRewardSearch({300: effort})
+    alignment = AlignmentSearch(search)  # type: ignore[arg-type]
+    assert alignment.find_closest().score == 100 * (effort <= PREFERENCE_EFFORT)
+    assert alignment.lost_segments == 0
+    assert search.calls <= 6_000 // 50 + 8
+
+
+class OtherTimersSearch(HardPlacesSearch):
+    """From step 100 on, the game is 300 away from the human's, with every beam.
+
+    The human gains 100 points before step 250; the candidates do, too, if `is_gained`.
+    """
+
+    def __init__(self, is_gained: bool, has_lives: bool) -> None:
+        super().__init__({})
+        self.is_gained, self.has_lives = is_gained, has_lives
+        self.widest = 0  # index of the widest beam that was used
+
+    def missing_score(self, candidate: Candidate, step: int) -> float:
+        return 100 * (step >= 250) - candidate.score
+
+    def has_human_lives(self, candidate: Candidate, step: int) -> bool:
+        return self.has_lives
+
+    def extend(self, candidates: list[Candidate], begin: int, end: int, settings: BeamSettings):
+        if settings in BEAM_SETTINGS:
+            self.widest = max(self.widest, BEAM_SETTINGS.index(settings))
+        score = 100.0 if end >= 250 and self.is_gained else 0.0
+        return [candidates[0]._replace(distance=300 if end >= 100 else 0, score=score)]
+
+
+@pytest.mark.parametrize("is_gained", [False, True])
+@pytest.mark.parametrize("has_lives", [False, True])
+def test_game_with_other_timers_is_not_lost_if_it_gains_the_next_reward(
+    monkeypatch: pytest.MonkeyPatch, is_gained: bool, has_lives: bool
+) -> None:
+    """The widest beams and longer waits are for games that miss the reward or lose a life."""
+    monkeypatch.setattr(AlignmentSearch, "_insert_wait", lambda *_: False)
+    search = OtherTimersSearch(is_gained, has_lives)
+    alignment = AlignmentSearch(search, can_wait=True)  # type: ignore[arg-type]
+    assert alignment.find_closest().distance == 300
+    is_found = is_gained and has_lives
+    assert (search.widest, alignment.lost_segments) == (
+        (PREFERENCE_EFFORT, 0) if is_found else (len(BEAM_SETTINGS) - 1, 1)
+    )

@@ -10,18 +10,21 @@ from lookfurther.errors import DemonstrationError
 
 SEGMENT_STEPS = 50  # steps between two checks of the candidates
 MAX_SEGMENT_DRIFT = 100  # increase of the distance in a segment that counts as lost
+AHEAD_SEGMENTS = 4  # segments after a lost one in which the human's next reward is looked for
 MAX_LOST_SEGMENTS = 5  # segments that may stay lost with every beam setting,
 MAX_LOST_SHARE = 0.1  # or this share of those played
 
 BEAM_SETTINGS = (
-    BeamSettings(48, 1, 0),
+    BeamSettings(16, 1, 0),
+    BeamSettings(48, 1, 1),
     BeamSettings(128, 2, 2),
     BeamSettings(96, None, 2),
     BeamSettings(256, None, 3),
 )
+PREFERENCE_EFFORT = 2  # an index of BEAM_SETTINGS: beams up to here are tried to miss no reward
 
 # Waits that are tried where the human's game is lost.
-WAIT_EFFORT = 2  # an index of BEAM_SETTINGS: wider beams are tried up to here first
+WAIT_EFFORT = 3  # an index of BEAM_SETTINGS: wider beams are tried up to here first
 WAIT_BEAM = BeamSettings(32, 1, 0)
 WAIT_FRAMES = range(8, 129, 8)  # lengths of a wait
 WAIT_SEGMENTS = 6  # segments to go back at most
@@ -66,7 +69,7 @@ class AlignmentSearch:
             end = min(begin + SEGMENT_STEPS, self.search.num_steps)
             candidates = self.search.extend(previous, begin, end, BEAM_SETTINGS[self.effort])
             max_drift = MAX_SEGMENT_DRIFT + self.search.repaired_distance(begin, end)
-            is_lost = self._is_lost(candidates, end, max_drift + previous[0].distance)
+            is_lost = self._is_lost(candidates, end, max_drift)
             if is_lost and (self._insert_wait(end) or self._widen_beam(end)):
                 continue
             self.lost_segments += is_lost
@@ -80,15 +83,44 @@ class AlignmentSearch:
                 on_progress(end, self.search.num_steps)
         return self.history[-1][1][0]
 
-    def _is_lost(self, candidates: list[Candidate], end: int, max_distance: float) -> bool:
-        """Whether all candidates are far away; if waits are possible, also one segment later."""
-        if get_distance(candidates) <= max_distance:
+    def _is_lost(self, candidates: list[Candidate], end: int, max_drift: float) -> bool:
+        """Whether all candidates are far away; if waits are possible, also some segments later.
+
+        With narrow beams, a segment is also lost if the candidates contradict other games or gain
+        less than the human. Wider beams may do so: the game goes on.
+        """
+        _, previous = self.history[-1]
+        if self.effort < PREFERENCE_EFFORT:
+            drift = get_distance(candidates) - previous[0].distance
+            return drift > max_drift or self._is_reward_missed(candidates[0], end)
+        max_distance = max_drift + get_game_distance(previous)
+        if get_game_distance(candidates) <= max_distance:
             return False
-        if not self.can_wait or not self.effort:
-            return True
-        ahead = min(end + SEGMENT_STEPS, self.search.num_steps)
-        found = self.search.extend(candidates, end, ahead, WAIT_BEAM)
-        return get_distance(found) > max_distance
+        return not (self.can_wait and self._is_found_later(candidates, end, max_distance))
+
+    def _is_found_later(self, candidates: list[Candidate], end: int, max_distance: float) -> bool:
+        """Whether the candidates are close one segment later, or gain the human's next reward.
+
+        A game with other timers stays at a distance, and can still be the human's.
+        """
+        search, missing_score = self.search, self.search.missing_score
+        for begin in range(end, search.num_steps, SEGMENT_STEPS)[:AHEAD_SEGMENTS]:
+            ahead = min(begin + SEGMENT_STEPS, search.num_steps)
+            found = search.extend(candidates, begin, ahead, WAIT_BEAM)
+            if begin == end and get_game_distance(found) <= max_distance:
+                return True
+            if not found or missing_score(found[0], ahead) > missing_score(candidates[0], begin):
+                return False
+            if missing_score(found[0], begin) < missing_score(candidates[0], begin):
+                return search.has_human_lives(found[0], ahead)
+            candidates = found
+        return False
+
+    def _is_reward_missed(self, candidate: Candidate, end: int) -> bool:
+        """Whether the human gains more in the last segment."""
+        begin, previous = self.history[-1]
+        missing_score = self.search.missing_score
+        return missing_score(candidate, end) > missing_score(previous[0], begin)
 
     def _widen_beam(self, end: int) -> bool:
         """Go back with the next wider beam, if there is one."""
@@ -137,3 +169,8 @@ class AlignmentSearch:
 def get_distance(candidates: list[Candidate]) -> float:
     """The distance of the closest candidate; infinite if all games are over."""
     return candidates[0].distance if candidates else float("inf")
+
+
+def get_game_distance(candidates: list[Candidate]) -> float:
+    """The same without the penalty for contradicting other games."""
+    return get_distance(candidates) - (candidates[0].conflict_penalty if candidates else 0)

@@ -69,6 +69,11 @@ class Candidate(NamedTuple):
     losses: int = 0  # steps with a negative reward
     trace: PolicyTrace | None = None  # None if the observations do not matter
 
+    @property
+    def conflict_penalty(self) -> int:
+        """The part of the distance that is due to observations of other games."""
+        return CONFLICT_PENALTY * (self.trace.conflicts if self.trace else 0)
+
     def action_sequence(self) -> np.ndarray:
         """[T] uint8."""
         actions, history = [], self.action_history
@@ -133,6 +138,15 @@ class BeamSearch:
             if first - REPAIR_FRAMES < repair.frame <= last:
                 is_repaired |= repair.is_repaired
         return int(self.reference.byte_limits[is_repaired].sum())
+
+    def missing_score(self, candidate: Candidate, step: int) -> float:
+        """The points that the human has more than a candidate at a step."""
+        return float(self.reference.scores[self.reference_frames[step]]) - candidate.score
+
+    def has_human_lives(self, candidate: Candidate, step: int) -> bool:
+        """Whether a candidate has as many lives as the human at a step."""
+        self._ale.restoreState(candidate.state)
+        return self._ale.lives() == int(self.reference.lives[self.reference_frames[step]])
 
     def initial_candidate(self) -> Candidate:
         trace = None
@@ -236,7 +250,7 @@ def select_nearest(
         distance += LIFE_PENALTY * abs(lives - int(reference.lives[frame]))
         distance += SCORE_PENALTY * int(candidate.score != reference.scores[frame])
         distance += LOSS_PENALTY * max(0, candidate.losses - int(reference.losses[frame]))
-        distance += CONFLICT_PENALTY * (candidate.trace.conflicts if candidate.trace else 0)
+        distance += candidate.conflict_penalty
         key = ram[is_key_byte].tobytes()
         if key not in nearest or distance < nearest[key].distance:
             nearest[key] = candidate._replace(distance=distance)
