@@ -16,6 +16,7 @@ from lookfurther import Agent, clone, evaluate, preset, replace, train
 from lookfurther.cli.main import main
 from lookfurther.config import Config, EnvConfig
 from lookfurther.demos.collect import collect_episodes
+from lookfurther.demos.saved_demos import load_demos
 from lookfurther.demos.storage import save_episodes
 from lookfurther.errors import ConfigError, DemonstrationError
 from lookfurther.report.runs import load_run
@@ -115,6 +116,24 @@ def test_patience_ends_cloning(tmp_path: Path, demo_path: Path) -> None:
     assert clone(config, epochs=50, patience=2).epochs == 3  # nothing improves after the first
 
 
+def test_without_held_out_steps_all_are_learned_and_measured(
+    tmp_path: Path, demo_path: Path
+) -> None:
+    """The accuracy is the share of all demonstrated actions that the saved agent takes."""
+    summary = clone(clone_config(tmp_path / "run", demo_path), epochs=3, held_out=0.0)
+    agent, episodes = Agent.load(summary.folder), load_demos(demo_path)
+    is_equal = [
+        agent.q_values(episode.planes[:-1].reshape(len(episode), -1)).argmax(-1) == episode.actions
+        for episode in episodes
+    ]
+    assert summary.held_out_accuracy == pytest.approx(np.concatenate(is_equal).mean())
+    rows = read_metrics(summary.folder / "metrics.jsonl")
+    best = min(rows, key=lambda row: row["loss_learned"])
+    assert summary.held_out_accuracy == best["accuracy_learned"]
+    learned, held_out = split_steps(30, 0.0, np.random.default_rng(0))
+    assert (learned.tolist(), held_out.tolist()) == (list(range(30)), [])
+
+
 @given(st.integers(SEGMENT_STEPS + 1, 2000), st.floats(0.01, 0.99), st.integers(0, 9))
 def test_split_is_a_partition_by_segments(count: int, share: float, seed: int) -> None:
     learned, held_out = split_steps(count, share, np.random.default_rng(seed))
@@ -134,7 +153,8 @@ def test_too_few_steps_are_refused() -> None:
     [
         ({"epochs": 0}, "epochs must be 1 or more"),
         ({"patience": 0}, "patience must be 1 or more"),
-        ({"held_out": 1.0}, "held_out must be above 0 and below 1"),
+        ({"held_out": 1.0}, "held_out must be 0 or more and below 1"),
+        ({"held_out": -0.1}, "held_out must be 0 or more and below 1"),
     ],
 )
 def test_invalid_arguments_are_refused(

@@ -21,9 +21,9 @@ class CloneOptions(PresetOptions):
     epochs: int = 100
     """passes over the demonstrations, at most"""
     patience: int = 5
-    """stop after this many epochs without a lower loss on the held-out steps"""
+    """stop after this many epochs without a lower loss on the held-out steps, or on all"""
     held_out: float = 0.1
-    """share of the steps that is not learned from"""
+    """share of the steps that is not learned from; 0: learn from all"""
 
 
 def parse_clone_options(args: list[str]) -> CloneOptions:
@@ -46,10 +46,11 @@ def run(args: list[str]) -> int:
         patience=options.patience,
         held_out=options.held_out,
     )
+    steps = "held-out " if options.held_out else ""
     print(
         f"{pluralize(summary.epochs, 'epoch')}, {pluralize(summary.updates, 'update')}"
         f" in {summary.minutes:.1f} min;"
-        f" {100 * summary.held_out_accuracy:.1f} % of the held-out actions"
+        f" {100 * summary.held_out_accuracy:.1f} % of the {steps}actions"
     )
     print(f"run folder: {summary.folder}")
     return 0

@@ -39,7 +39,10 @@ SEGMENT_STEPS = 50  # consecutive steps that are learned from or held out togeth
 
 
 class CloneSummary(NamedTuple):
-    """How cloning ended; loss and accuracy are those of the saved weights."""
+    """How cloning ended; loss and accuracy are those of the saved weights.
+
+    They are of the held-out steps; if there are none, of all steps.
+    """
 
     folder: Path
     epochs: int
@@ -62,7 +65,8 @@ def clone(
 
     A share `held_out` of the steps is not learned from. Cloning ends when the loss on these steps
     has not improved for `patience` epochs, or after `epochs`; the weights with the lowest such loss
-    are saved. `learner.imitated_episodes` and `learner.imitated_steps` select the steps.
+    are saved. With `held_out` 0, all steps are learned from, and that loss is of the same steps.
+    `learner.imitated_episodes` and `learner.imitated_steps` select the steps.
     """
     _check_arguments(config, epochs, patience, held_out)
     config = validate(replace(config, preset=CLONE_NAME))
@@ -90,8 +94,8 @@ def _check_arguments(config: Config, epochs: int, patience: int, held_out: float
     for name, value in {"epochs": epochs, "patience": patience}.items():
         if value < 1:
             raise ConfigError(f"{name} must be 1 or more, not {value}")
-    if not 0 < held_out < 1:
-        raise ConfigError(f"held_out must be above 0 and below 1, not {held_out}")
+    if not 0 <= held_out < 1:
+        raise ConfigError(f"held_out must be 0 or more and below 1, not {held_out}")
 
 
 def _choose_folder(config: Config) -> Path:
@@ -120,8 +124,11 @@ def split_steps(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The indices of steps to learn from, and of those held out, in segments.
 
-    Neighbouring observations are almost equal. Single held-out steps would hide overfitting.
+    Neighbouring observations are almost equal. Single held-out steps would hide overfitting. With
+    `held_out` 0, no step is held out.
     """
+    if not held_out:
+        return np.arange(count), np.arange(0)
     segment = np.arange(count) // SEGMENT_STEPS
     total = segment[-1] + 1 if count else 0
     if total < 2:
@@ -191,22 +198,23 @@ def _run_epochs(
     epochs: int,
     patience: int,
 ) -> CloneSummary:
-    """Learn until the held-out loss stops improving; the best weights are in the run folder."""
+    """Learn until the measured loss stops improving; the best weights are in the run folder."""
+    measured, steps = (held_out, "held_out") if len(held_out) else (learned, "learned")
     clock, metrics = TrainingClock(), MetricsWriter(run_dir.metrics_file)
     best, best_epoch, epoch = (math.inf, 0.0), 0, 0
     with closing(metrics):
         while epoch < epochs and epoch - best_epoch < patience:
             epoch += 1
             learned_loss = cloning.learn_epoch(learned)
-            loss, accuracy = cloning.measure(held_out)
+            loss, accuracy = cloning.measure(measured)
             if not math.isfinite(learned_loss + loss):
                 raise TrainingDiverged(f"the loss of epoch {epoch} is not finite")
             minutes = clock.elapsed_seconds() / 60
             row = {"step": cloning.updates, "updates": cloning.updates, "epoch": epoch}
             row |= {"minutes": minutes, "loss": learned_loss}
-            metrics.write(row | {"loss_held_out": loss, "accuracy_held_out": accuracy})
+            metrics.write(row | {f"loss_{steps}": loss, f"accuracy_{steps}": accuracy})
             print_line(
-                f"epoch {epoch}: loss {learned_loss:.3g}, held out {loss:.3g}"
+                f"epoch {epoch}: loss {learned_loss:.3g}, {steps.replace('_', ' ')} {loss:.3g}"
                 f" ({100 * accuracy:.1f} % of actions)"
             )
             if loss < best[0]:
