@@ -24,6 +24,7 @@ from benchmarks.measure import add_json_option
 from lookfurther.autograd import AutogradPasses
 from lookfurther.config import Config, replace
 from lookfurther.envs import Envs
+from lookfurther.gpu.graphs import WARMUP_CALLS, GraphedCallable
 from lookfurther.master_weights import MasterWeights
 from lookfurther.networks.dueling import DuelingNetwork, make_network_builder
 from lookfurther.presets import preset
@@ -124,6 +125,28 @@ def max_relative_difference(actual: list[torch.Tensor], expected: list[torch.Ten
     return max(float((a.to(b.device) - b).abs().max() / b.abs().max()) for a, b in pairs)
 
 
+def check_captured_noise(passes_per_kind: int = 200) -> dict[str, float]:
+    """Noisy layers in a captured graph draw new noise at each replay, as large as otherwise."""
+    network = make_network_builder(preset("rainbow").network)(ATARI).to(CUDA).train()
+    observations = torch.randint(0, 256, (8, *ATARI.observation_shape), dtype=torch.uint8)
+    inputs, passes = network.prepare_inputs(observations.to(CUDA)), AutogradPasses(compiled=True)
+    outputs = torch.empty_like(passes.forward(network, inputs)[0])
+    captured = GraphedCallable(lambda: outputs.copy_(passes.forward(network, inputs)[0]), CUDA)
+    draws: dict[str, list[torch.Tensor]] = {"called": [], "captured": []}
+    for _ in range(WARMUP_CALLS):
+        captured()
+    for kind, run in (("captured", captured), ("called", captured.fn)):
+        for _ in range(passes_per_kind):
+            run()
+            draws[kind].append(outputs.clone())
+    called, replayed = torch.stack(draws["called"]), torch.stack(draws["captured"])
+    is_repeated = (replayed[1:] == replayed[:-1]).flatten(1).all(1)
+    return {
+        f"repeated noise of {passes_per_kind} captured passes": float(is_repeated.sum()),
+        "spread of captured noise / called": float(replayed.std(0).mean() / called.std(0).mean()),
+    }
+
+
 class SlotDifference(NamedTuple):
     """A slot of a lane that differs from a new emulator."""
 
@@ -218,6 +241,7 @@ def run_checks() -> Iterator[tuple[str, float]]:
     """All checks: name and result."""
     yield from check_networks().items()
     yield "actor weights", check_weight_sync()
+    yield from check_captured_noise().items()
     for precision in ("float32", "bfloat16"):
         yield from check_updates(precision).items()
     config = preset("apex-dqn", env="ALE/Breakout-v5", environment__max_episode_length=300)
