@@ -52,7 +52,7 @@ def test_byte_limits_are_highest_for_rare_changes() -> None:
     is_motion = np.zeros(128, bool)
     assert compute_byte_limits(ram, is_motion)[:4].tolist() == [2, 20, 64, 64]
     is_motion[:3] = True
-    assert compute_byte_limits(ram, is_motion)[:4].tolist() == [32, 32, 64, 64]
+    assert compute_byte_limits(ram, is_motion)[:4].tolist() == [32, 20, 64, 64]
 
 
 def test_common_actions_leave_out_rare_ones() -> None:

@@ -17,6 +17,7 @@ from lookfurther.envs.emulator import Emulator
 
 BYTE_LIMIT_RANGE = (2, 64)  # if a byte changes in every step, if it rarely changes
 MOTION_LIMIT = 32  # at least, for a byte of a position, a velocity or an angle
+MIN_MOTION_RATE = 0.7  # if it changes in this share of the steps; otherwise it counts enough
 MIN_ACTION_SHARE = 0.005  # of the frames, for a common action
 
 PROBES = 200  # places of the human's game where another action is tried
@@ -46,11 +47,12 @@ def compute_byte_limits(ram: np.ndarray, is_motion: np.ndarray) -> np.ndarray:
 
     Doors, keys and lives change rarely, and a difference there persists. Timers and random numbers
     change in every step. Positions and velocities can change in every step too, but the player
-    controls them: bytes of `is_motion` [128] have a higher limit.
+    controls them: bytes of `is_motion` [128] that change in most steps have a higher limit.
     """
     change_rate = (ram[1:] != ram[:-1]).mean(0)
     limits = BYTE_LIMIT_RANGE[0] / np.maximum(change_rate, 1e-9)
-    limits = np.where(is_motion, np.maximum(limits, MOTION_LIMIT), limits)
+    is_limited = is_motion & (change_rate > MIN_MOTION_RATE)
+    limits = np.where(is_limited, np.maximum(limits, MOTION_LIMIT), limits)
     return np.clip(limits, *BYTE_LIMIT_RANGE).astype(np.int64)
 
 
