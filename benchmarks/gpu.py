@@ -128,6 +128,7 @@ def max_relative_difference(actual: list[torch.Tensor], expected: list[torch.Ten
 def check_captured_noise(passes_per_kind: int = 200) -> dict[str, float]:
     """Noisy layers in a captured graph draw new noise at each replay, as large as otherwise."""
     network = make_network_builder(preset("rainbow").network)(ATARI).to(CUDA).train()
+    assert isinstance(network, DuelingNetwork)
     observations = torch.randint(0, 256, (8, *ATARI.observation_shape), dtype=torch.uint8)
     inputs, passes = network.prepare_inputs(observations.to(CUDA)), AutogradPasses(compiled=True)
     outputs = torch.empty_like(passes.forward(network, inputs)[0])
