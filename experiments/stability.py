@@ -19,7 +19,7 @@ import torch
 
 from experiments.tasks import LongChain
 from lookfurther import Agent
-from lookfurther.evaluation import suite
+from lookfurther.evaluation import suite, suite_runs
 from lookfurther.networks.dueling import network_value_transform
 from lookfurther.system.files import write_text
 
@@ -107,7 +107,7 @@ def run_study(out: Path, parallel: int, data: dict[str, Any]) -> list[dict[str, 
     """Train what is missing and return the rows of all runs."""
     jobs = build_stability_jobs(out, data)
     every_job: Sequence[suite.SuiteJob] = [job for members in jobs.values() for job in members]
-    suite.run_jobs(every_job, print_state, parallel)
+    suite_runs.run_jobs(every_job, print_state, parallel)
     return collect_results(jobs)
 
 

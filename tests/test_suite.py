@@ -16,6 +16,7 @@ from lookfurther.envs.naming import game_of
 from lookfurther.errors import ConfigError
 from lookfurther.evaluation import suite
 from lookfurther.evaluation.paper_scores import game_titles
+from lookfurther.evaluation.suite_evaluation import SuiteEvaluation
 from lookfurther.presets import PRESETS, preset
 from lookfurther.training.config_json import to_json
 from lookfurther.validation import validate
@@ -135,6 +136,19 @@ def test_shipped_suites_match_paper(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert all(j.config.run.steps == Config().run.steps for j in found)
 
 
+def test_suite_of_five_games_has_one_set_of_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("ale_py")
+    monkeypatch.setattr(suite.catalog, "find_set", lambda word: word)
+    data = suite.read_suite(str(ROOT / "benchmarks" / "five_games.toml"))[1]
+    jobs = suite.build_jobs(data, tmp_path)
+    assert len({job.config.env for job in jobs}) == len(jobs) == 5
+    same = {"env": "", "demos": (), "run__folder": ""}
+    assert len({replace(job.config, **same) for job in jobs}) == 1
+    assert {job.evaluation for job in jobs} == {SuiteEvaluation(200, ("noop", "human"), ())}
+
+
 # Errors
 
 
@@ -155,6 +169,20 @@ def test_shipped_suites_match_paper(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         (("no-demos", "apex-dqfd"), "no demonstrations are given"),
         (("presets =", 'demos = ["no/such-v0"]\npresets = ["no-tc"] #'), "no/such-v0"),
         (("[budget]", "[budget"), "cannot be read"),
+        (("[budget]", "[evaluation]\nepisode = 5\n[budget]"), "unknown evaluation.episode"),
+        (("[budget]", "[evaluation]\nepisodes = 0\n[budget]"), "evaluation.episodes must be 1 or"),
+        (
+            ("[budget]", "[evaluation]\nstarts = 'noop'\n[budget]"),
+            "evaluation.starts must be a list",
+        ),
+        (
+            ("[budget]", "[evaluation]\nstarts = ['no']\n[budget]"),
+            "evaluation.starts must be a list",
+        ),
+        (
+            ("[budget]", "[evaluation]\nstarts = ['human']\n[budget]"),
+            "evaluation.starts human needs an Atari game; CartPole-v1 is not one",
+        ),
     ],
 )
 def test_invalid_suite_prints_one_line_and_starts_nothing(

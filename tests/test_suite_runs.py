@@ -15,12 +15,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lookfurther.cli.suite import visible_jobs
-from lookfurther.evaluation import suite
+from lookfurther.evaluation import suite, suite_runs
+from lookfurther.evaluation.results import (
+    Evaluation,
+    EvaluationConditions,
+    read_evaluations,
+    write_evaluation,
+)
+from lookfurther.evaluation.suite_evaluation import find_weights_step
 from lookfurther.training.config_json import to_json
 from tests.test_suite import ONE_JOB_SUITE, ROOT, TINY_SUITE, build_suite_jobs, write_suite
 
@@ -97,6 +105,72 @@ def test_signal_stops_running_job_and_suite(tmp_path: Path) -> None:
         os.kill(holder, 0)
 
 
+EVALUATED_SUITE = ONE_JOB_SUITE.replace("[budget]", "[evaluation]\nepisodes = 2\n[budget]")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)  # processes that import torch
+def test_suite_evaluates_each_run_once(tmp_path: Path) -> None:
+    """Without the evaluation only it is repeated; more episodes and more training are evaluated."""
+    [job] = build_suite_jobs(tmp_path, EVALUATED_SUITE)
+    changes: list[str] = []
+
+    def run_suite(text: str) -> list[str]:
+        changes.clear()
+        jobs = build_suite_jobs(tmp_path, text)
+        suite_runs.run_jobs(jobs, lambda job: changes.append(job.state))
+        assert [job.state for job in jobs] == ["done"]
+        return list(dict.fromkeys(changes))
+
+    assert run_suite(EVALUATED_SUITE) == ["running", "evaluating", "done"]
+    assert run_suite(EVALUATED_SUITE) == []
+    evaluation = read_evaluations(job.folder)["noop"]
+    assert (len(evaluation.scores), evaluation.conditions.step) == (2, 400)
+    checkpoints = {path: path.stat().st_mtime_ns for path in job.folder.glob("checkpoints/*/*")}
+    (job.folder / "evaluation" / "noop" / "summary.json").unlink()
+    assert run_suite(EVALUATED_SUITE) == ["running", "evaluating", "done"]
+    assert run_suite(EVALUATED_SUITE.replace("episodes = 2", "episodes = 3"))[-1] == "done"
+    assert len(read_evaluations(job.folder)["noop"].scores) == 3
+    assert checkpoints == {
+        path: path.stat().st_mtime_ns for path in job.folder.glob("checkpoints/*/*")
+    }
+    assert run_suite(EVALUATED_SUITE.replace("steps = 400", "steps = 500"))[-1] == "done"
+    assert read_evaluations(job.folder)["noop"].conditions.step == 500
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_stopped_evaluation_has_not_failed(
+    is_stopped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that a signal ended fails its job only if nobody asked for it."""
+    [job] = build_suite_jobs(tmp_path, EVALUATED_SUITE)
+    monkeypatch.setattr(suite.SuiteJob, "has_used_budget", lambda _: True)
+    monkeypatch.setattr(suite_runs, "run_command", lambda *_: -signal.SIGTERM)
+    job.log_file.parent.mkdir(parents=True)
+    job.log_file.write_text("")
+    code = suite_runs.complete_job(job, lambda: None, lambda: is_stopped)
+    suite_runs.finish_job(job, code)
+    assert job.state == ("stopped" if is_stopped else "failed")
+
+
+def test_commands_evaluate_the_best_weights(tmp_path: Path) -> None:
+    """If there are best weights, evaluations of the newest ones do not count."""
+    text = EVALUATED_SUITE.replace("episodes = 2", "episodes = 2\nstarts = ['noop', 'noop']")
+    [job] = build_suite_jobs(tmp_path, text)
+    expected = ["evaluate", str(job.folder), "--episodes", "2", "--starts", "noop"]
+    assert job.evaluation_commands() == [expected]
+    for folder, step in (("checkpoints", 400), ("best", 100)):
+        path = job.folder / folder / f"step_{step:012}"
+        path.mkdir(parents=True)
+        (path / "facts.json").write_text("{}")
+        assert find_weights_step(job.folder) == step
+        evaluation = Evaluation(
+            EvaluationConditions("CartPole-v1", step=400), np.ones(2), np.ones(2, np.int64)
+        )
+        write_evaluation(job.folder, evaluation)
+        assert job.evaluation_commands() == ([] if step == 400 else [expected])
+
+
 def wait_until(holds: Callable[[], bool]) -> None:
     """Wait until a condition holds; the time limit of the test applies."""
     while not holds():
@@ -111,15 +185,15 @@ def test_parallel_jobs_run_at_same_time(
     jobs = build_suite_jobs(tmp_path, TINY_SUITE.replace("[0, 1]", "[0, 1, 2]"))
     barrier, counts = threading.Barrier(parallel), []
 
-    def train_together(job: suite.SuiteJob, *_: Any) -> int:
+    def complete_together(job: suite.SuiteJob, *_: Any) -> int:
         barrier.wait()  # returns only when `parallel` jobs are here
         counts.append(sum(job.state == "running" for job in jobs))
         barrier.wait()
         return 0
 
-    monkeypatch.setattr(suite, "train_job", train_together)
+    monkeypatch.setattr(suite_runs, "complete_job", complete_together)
     monkeypatch.setattr(suite.SuiteJob, "has_used_budget", lambda _: True)
-    suite.run_jobs(jobs, lambda _: None, parallel)
+    suite_runs.run_jobs(jobs, lambda _: None, parallel)
     assert {job.state for job in jobs} == {"done"}
     assert len(counts) == len(jobs) == 12
     assert max(counts) == parallel

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 STATE_STYLES = {
     "waiting": "dim",
     "running": "bold",
+    "evaluating": "bold",
     "done": "green",
     "failed": "red",
     "stopped": "yellow",
@@ -36,7 +37,7 @@ RESERVED_LINES = 8  # terminal lines outside the table's rows
 
 @dataclass(frozen=True)
 class SuiteOptions:
-    """Train environments x presets x seeds from one file; skip runs that are done."""
+    """Train and evaluate environments x presets x seeds from one file; skip runs that are done."""
 
     suite: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE|NAME")] = tyro.MISSING
     """a TOML file, or a suite of the package: paper, ablation"""
@@ -51,11 +52,11 @@ class SuiteOptions:
 
 
 def run(args: list[str]) -> int:
-    """Train the runs that are not done; return 1 unless all are done at the end."""
+    """Train and evaluate the runs that are not done; return 1 unless all are done at the end."""
     options = parse_options(SuiteOptions, SuiteOptions(), args, "lookfurther suite")
     if options.parallel < 1:
         raise ConfigError(f"--parallel must be at least 1, not {options.parallel}")
-    from lookfurther.evaluation import suite
+    from lookfurther.evaluation import suite, suite_runs
 
     name, data = suite.read_suite(options.suite)
     out = options.out or Path("runs") / name
@@ -66,7 +67,7 @@ def run(args: list[str]) -> int:
             run_jobs_on_cluster = load_cluster_suite()
             run_jobs_on_cluster(jobs, board.update, out, options.cluster)
         else:
-            suite.run_jobs(jobs, board.update, options.parallel)
+            suite_runs.run_jobs(jobs, board.update, options.parallel)
     for job in jobs:
         if job.state == "failed":
             print(f"failed: {job.folder}: {make_printable(job.failure, MAX_MESSAGE_LENGTH)}")
@@ -124,7 +125,7 @@ class StatusBoard:
             line = f"[{i}/{len(self._jobs)}] {job.state}: " + " ".join(
                 filter(None, format_row(job)[:3])
             )
-            if job.state != "running":
+            if job.state not in ("running", "evaluating"):
                 line += (
                     f", {job.newest_row.get('step', 0):,} steps, return {format_row(job)[5] or '–'}"
                 )

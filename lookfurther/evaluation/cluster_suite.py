@@ -16,7 +16,8 @@ from ray import exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from lookfurther.errors import ConfigError, LookFurtherError
-from lookfurther.evaluation.suite import POLL_SECONDS, SuiteJob, finish_job, train_job
+from lookfurther.evaluation.suite import SuiteJob
+from lookfurther.evaluation.suite_runs import POLL_SECONDS, complete_job, finish_job
 from lookfurther.training.signals import StopSignals
 
 MAX_LOSSES = 3  # of the node of a job, before the job has failed
@@ -31,22 +32,22 @@ class JobSlot(NamedTuple):
 
 
 class JobRunner:
-    """The Ray actor of one job. `stop` may be called while `train` runs."""
+    """The Ray actor of one job. `stop` may be called while `complete` runs."""
 
     def __init__(self) -> None:
         self._is_stopped = False
 
-    def train(self, job: SuiteJob, shared_file: Path) -> int:
-        """Train in a process of this node; returns its exit code."""
+    def complete(self, job: SuiteJob, shared_file: Path) -> int:
+        """Train and evaluate in processes of this node; returns the exit code of the last one."""
         if not shared_file.exists():
             raise ConfigError(
                 f"{shared_file.parent} is not the same folder on all nodes: give an --out on"
                 " shared storage"
             )
-        return train_job(job, lambda: None, lambda: self._is_stopped)
+        return complete_job(job, lambda: None, lambda: self._is_stopped)
 
     def stop(self) -> None:
-        """End the training with a checkpoint."""
+        """End the training with a checkpoint, or the evaluation."""
         self._is_stopped = True
 
 
@@ -91,7 +92,7 @@ class ClusterSuite:
                 num_cpus=0, num_gpus=slot.gpus, max_concurrency=2, scheduling_strategy=on_node
             ).remote()
             job.state = "running"
-            call = runner.train.remote(job, self.shared_file)
+            call = runner.complete.remote(job, self.shared_file)
             self.running[call] = RunningJob(job, slot, runner)
             self.on_change(job)
 

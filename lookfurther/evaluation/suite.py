@@ -1,12 +1,9 @@
-"""Suites: environments x presets x seeds from one TOML file, each run in its own process."""
+"""Suites: environments x presets x seeds from one TOML file."""
 
 from __future__ import annotations
 
-import subprocess
-import threading
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import product
@@ -16,21 +13,19 @@ from typing import Any, NamedTuple
 from lookfurther.config import Config, flatten_settings, replace
 from lookfurther.demos import catalog
 from lookfurther.envs.factory import find_env_spec
-from lookfurther.envs.naming import base_name, game_of
+from lookfurther.envs.naming import base_name, game_of, is_atari
 from lookfurther.envs.trust import find_untrusted, import_modules
 from lookfurther.errors import CheckpointError, ConfigError
+from lookfurther.evaluation.suite_evaluation import SuiteEvaluation, parse_evaluation
 from lookfurther.presets import preset
 from lookfurther.settings.setting_names import flatten_tree
-from lookfurther.system.processes import python_command, subprocess_environment
 from lookfurther.training.checkpoints import checkpoint, checkpoint_metadata
 from lookfurther.training.config_json import config_fingerprint
 from lookfurther.training.monitoring import metrics
 from lookfurther.training.run_dir import CHANGEABLE_SETTINGS, read_config
-from lookfurther.training.signals import StopSignals
 from lookfurther.training.train import default_run_dir
 from lookfurther.validation import validate
 
-POLL_SECONDS = 1.0  # between two checks of a running job
 KEY_TYPES = {
     "envs": list,
     "presets": list,
@@ -38,6 +33,7 @@ KEY_TYPES = {
     "scale": str,
     "demos": list,
     "budget": dict,
+    "evaluation": dict,
     "settings": dict,
 }
 BUDGET_KEYS = ("steps", "minutes")
@@ -50,7 +46,8 @@ class SuiteJob:
 
     config: Config
     scale: str
-    state: str = "waiting"  # then running, and done, failed or stopped
+    evaluation: SuiteEvaluation | None = None  # after the training
+    state: str = "waiting"  # then running, evaluating, and done, failed or stopped
     failure: str = ""  # the reason
     newest_row: dict[str, Any] = field(default_factory=dict)  # of its metrics
 
@@ -69,6 +66,14 @@ class SuiteJob:
         run, minutes = self.config.run, metrics.get_metric(self.newest_row, "minutes") or 0.0
         by_time = minutes / run.minutes if run.minutes else 0.0
         return min(1.0, max(by_time, self.newest_row.get("step", 0) / run.steps))
+
+    def is_done(self) -> bool:
+        """Whether its budget is used and its evaluations are there."""
+        return self.has_used_budget() and not self.evaluation_commands()
+
+    def evaluation_commands(self) -> list[list[str]]:
+        """The command-line arguments of each evaluation that is missing."""
+        return self.evaluation.missing_commands(self.folder) if self.evaluation else []
 
     def train_arguments(self) -> list[str]:
         """The command-line arguments that train it."""
@@ -148,6 +153,7 @@ class SuitePlan(NamedTuple):
     demo_names: Sequence[str]  # {game} in a name stands for the environment's game
     overrides: dict[str, Any]  # for `config.replace`
     output_dir: Path
+    evaluation: SuiteEvaluation | None
 
     def build_job(self, env: str, variant: str, seed: int) -> SuiteJob:
         """One cell of the grid; a preset without demonstrations gets none."""
@@ -157,7 +163,8 @@ class SuitePlan(NamedTuple):
             named = (str(name).replace("{game}", game) for name in self.demo_names)
             config = replace(config, demos=tuple(named))
         folder = self.output_dir / Path(default_run_dir(config)).name
-        return SuiteJob(validate(replace(config, run__folder=str(folder))), self.scale)
+        config = validate(replace(config, run__folder=str(folder)))
+        return SuiteJob(config, self.scale, self.evaluation)
 
 
 def build_jobs(
@@ -169,7 +176,9 @@ def build_jobs(
     """
     import_modules(modules)
     overrides = _parse_overrides(data)
-    plan = SuitePlan(data.get("scale", "paper"), data.get("demos", []), overrides, output_dir)
+    evaluation = parse_evaluation(data.get("evaluation", {}), modules)
+    scale, demos = data.get("scale", "paper"), data.get("demos", [])
+    plan = SuitePlan(scale, demos, overrides, output_dir, evaluation)
     envs, presets, seeds = (_parse_axis(data, key) for key in ("envs", "presets", "seeds"))
     jobs = [plan.build_job(*cell) for cell in product(envs, presets, seeds)]
     for job in jobs:
@@ -177,6 +186,8 @@ def build_jobs(
             raise ConfigError(f"the suite names {reason}")
     for env in envs:
         find_env_spec(env)
+        if evaluation and "human" in evaluation.starts and not is_atari(env):
+            raise ConfigError(f"evaluation.starts human needs an Atari game; {env} is not one")
     for name in dict.fromkeys(name for job in jobs for name in job.config.demos):
         catalog.find_set(name)
     for job in jobs:
@@ -216,72 +227,4 @@ def _check_earlier_run(job: SuiteJob) -> None:
     if len({config_fingerprint(config, CHANGEABLE_SETTINGS) for config in configs}) > 1:
         raise ConfigError(f"{job.folder} holds a run of other settings: choose another --out")
     job.read_newest_row()
-    job.state = "done" if job.has_used_budget() else "waiting"
-
-
-# Running a suite
-
-
-def run_jobs(
-    jobs: Sequence[SuiteJob], on_change: Callable[[SuiteJob], None], parallel: int = 1
-) -> None:
-    """Train the jobs that are not done, `parallel` at a time; `on_change` is called for changes."""
-    lock = threading.Lock()  # `on_change` draws a table
-
-    def report_change(job: SuiteJob) -> None:
-        with lock:
-            on_change(job)
-
-    with StopSignals() as signals, ThreadPoolExecutor(parallel) as pool:
-
-        def run_job(job: SuiteJob) -> None:
-            if signals.received_signal:
-                return
-            job.state = "running"
-            report_change(job)
-            code = train_job(job, lambda: report_change(job), lambda: bool(signals.received_signal))
-            finish_job(job, code)
-            report_change(job)
-
-        list(pool.map(run_job, [job for job in jobs if job.state != "done"]))
-
-
-def finish_job(job: SuiteJob, code: int) -> None:
-    """Set the state of a job by the exit code of its process."""
-    job.read_newest_row()
-    job.state = "failed" if code else "done" if job.has_used_budget() else "stopped"
-    job.failure = _failure_reason(job, code) if code else ""
-
-
-def train_job(job: SuiteJob, on_poll: Callable[[], None], is_stopped: Callable[[], bool]) -> int:
-    """Train in another process, which is terminated as soon as `is_stopped()`."""
-    job.folder.parent.mkdir(parents=True, exist_ok=True)
-    command = python_command("-m", "lookfurther", *job.train_arguments())
-    # In its own session, so that a Ctrl-C in the terminal reaches it only through this process.
-    with job.log_file.open("ab") as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=subprocess_environment(user_modules=True),
-            start_new_session=True,
-        )
-    is_terminated = False
-    while True:
-        try:
-            return process.wait(POLL_SECONDS)
-        except subprocess.TimeoutExpired:
-            if is_stopped() and not is_terminated:
-                process.terminate()
-                is_terminated = True
-            job.read_newest_row()
-            on_poll()
-
-
-def _failure_reason(job: SuiteJob, code: int) -> str:
-    """The signal that killed a failed run, or the last line of its output."""
-    lines = job.log_file.read_text(encoding="utf-8", errors="replace").split("\n")
-    last_line = next((line for line in reversed(lines) if line.strip()), "")
-    reason = f"killed by signal {-code}" if code < 0 else last_line.removeprefix("lookfurther: ")
-    return f"{reason} ({job.log_file})"
+    job.state = "done" if job.is_done() else "waiting"
