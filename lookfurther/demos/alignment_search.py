@@ -86,8 +86,8 @@ class AlignmentSearch:
     def _is_lost(self, candidates: list[Candidate], end: int, max_drift: float) -> bool:
         """Whether all candidates are far away; if waits are possible, also some segments later.
 
-        With narrow beams, a segment is also lost if the candidates contradict other games or gain
-        less than the human. Wider beams may do so: the game goes on.
+        With narrow beams, a segment is also lost if the candidates gain less than the human, and
+        contradictions of other games add to the distance. With wider beams they do not.
         """
         _, previous = self.history[-1]
         if self.effort < PREFERENCE_EFFORT:
@@ -172,5 +172,6 @@ def get_distance(candidates: list[Candidate]) -> float:
 
 
 def get_game_distance(candidates: list[Candidate]) -> float:
-    """The same without the penalty for contradicting other games."""
-    return get_distance(candidates) - (candidates[0].conflict_penalty if candidates else 0)
+    """The smallest distance without the penalty for contradicting other games."""
+    distances = (candidate.distance - candidate.conflict_penalty for candidate in candidates)
+    return min(distances, default=float("inf"))

@@ -17,7 +17,7 @@ from lookfurther.envs.emulator import Emulator
 
 BYTE_LIMIT_RANGE = (2, 64)  # if a byte changes in every step, if it rarely changes
 MOTION_LIMIT = 32  # at least, for a byte of a position, a velocity or an angle
-MIN_MOTION_RATE = 0.7  # if it changes in this share of the steps; otherwise it counts enough
+MIN_MOTION_RATE = 0.5  # of the steps; a byte that changes less often counts enough
 MIN_ACTION_SHARE = 0.005  # of the frames, for a common action
 
 PROBES = 200  # places of the human's game where another action is tried
