@@ -143,6 +143,12 @@ def test_split_is_a_partition_by_segments(count: int, share: float, seed: int) -
     assert not set(learned // SEGMENT_STEPS) & set(held_out // SEGMENT_STEPS)
 
 
+@pytest.mark.parametrize("held_out", [0.0, 0.1])
+def test_sets_without_imitated_steps_are_refused(held_out: float) -> None:
+    with pytest.raises(DemonstrationError, match="0 demonstrated steps are too few"):
+        split_steps(0, held_out, np.random.default_rng(0))
+
+
 def test_too_few_steps_are_refused() -> None:
     with pytest.raises(DemonstrationError, match="50 demonstrated steps are too few"):
         split_steps(SEGMENT_STEPS, 0.1, np.random.default_rng(0))

@@ -127,7 +127,7 @@ def split_steps(
     Neighbouring observations are almost equal. Single held-out steps would hide overfitting. With
     `held_out` 0, no step is held out.
     """
-    if not held_out:
+    if count and not held_out:
         return np.arange(count), np.arange(0)
     segment = np.arange(count) // SEGMENT_STEPS
     total = segment[-1] + 1 if count else 0
@@ -213,8 +213,9 @@ def _run_epochs(
             row = {"step": cloning.updates, "updates": cloning.updates, "epoch": epoch}
             row |= {"minutes": minutes, "loss": learned_loss}
             metrics.write(row | {f"loss_{steps}": loss, f"accuracy_{steps}": accuracy})
+            when = "held out" if len(held_out) else "after the epoch"
             print_line(
-                f"epoch {epoch}: loss {learned_loss:.3g}, {steps.replace('_', ' ')} {loss:.3g}"
+                f"epoch {epoch}: loss {learned_loss:.3g}, {when} {loss:.3g}"
                 f" ({100 * accuracy:.1f} % of actions)"
             )
             if loss < best[0]:
