@@ -144,9 +144,12 @@ def test_suite_of_five_games_has_one_set_of_settings(
     data = suite.read_suite(str(ROOT / "benchmarks" / "five_games.toml"))[1]
     jobs = suite.build_jobs(data, tmp_path)
     assert len({job.config.env for job in jobs}) == len(jobs) == 5
-    same = {"env": "", "demos": (), "run__folder": ""}
+    same: dict[str, Any] = {"env": "", "demos": (), "run__folder": ""}
     assert len({replace(job.config, **same) for job in jobs}) == 1
-    assert {job.evaluation for job in jobs} == {SuiteEvaluation(200, ("noop", "human"), ())}
+    for job in jobs:
+        demos = (f"starts/{game_of(job.config.env)}-v0",)
+        assert job.config.demos == demos
+        assert job.evaluation == SuiteEvaluation(200, ("noop", "human"), (), demos)
 
 
 # Errors

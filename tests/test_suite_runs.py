@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lookfurther import preset
 from lookfurther.cli.suite import visible_jobs
-from lookfurther.evaluation import suite, suite_runs
+from lookfurther.errors import ConfigError
+from lookfurther.evaluation import suite, suite_evaluation, suite_runs
 from lookfurther.evaluation.results import (
     Evaluation,
     EvaluationConditions,
     read_evaluations,
     write_evaluation,
 )
-from lookfurther.evaluation.suite_evaluation import find_weights_step
+from lookfurther.evaluation.suite_evaluation import SuiteEvaluation, parse_evaluation
 from lookfurther.training.config_json import to_json
 from tests.test_suite import ONE_JOB_SUITE, ROOT, TINY_SUITE, build_suite_jobs, write_suite
 
@@ -153,22 +156,55 @@ def test_stopped_evaluation_has_not_failed(
     assert job.state == ("stopped" if is_stopped else "failed")
 
 
-def test_commands_evaluate_the_best_weights(tmp_path: Path) -> None:
-    """If there are best weights, evaluations of the newest ones do not count."""
-    text = EVALUATED_SUITE.replace("episodes = 2", "episodes = 2\nstarts = ['noop', 'noop']")
-    [job] = build_suite_jobs(tmp_path, text)
+def write_scores(folder: Path, episodes: int = 2, **conditions: Any) -> Path:
+    """An evaluation of step 400, with other conditions if given."""
+    changed = EvaluationConditions(**({"env": "CartPole-v1", "step": 400} | conditions))
+    ones = np.ones(episodes, np.int64)
+    return write_evaluation(folder, Evaluation(changed, ones.astype(np.float64), ones))
+
+
+@pytest.mark.parametrize(
+    ("conditions", "is_made"),
+    [
+        ({}, True),
+        ({"episodes": 3}, True),
+        ({"episodes": 1}, False),
+        ({"step": 300}, False),
+        ({"sticky": 0.25}, False),
+        ({"epsilon": 0.01}, False),
+        ({"starts": "human"}, False),
+    ],
+)
+def test_only_evaluations_of_the_same_kind_and_weights_count(
+    conditions: dict[str, Any], is_made: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a damaged one is made again."""
+    [job] = build_suite_jobs(tmp_path, EVALUATED_SUITE)
+    saved = SimpleNamespace(path=job.folder, metadata={"step": 400})
+    monkeypatch.setattr(suite_evaluation, "find_checkpoint", lambda *_: saved)
     expected = ["evaluate", str(job.folder), "--episodes", "2", "--starts", "noop"]
     assert job.evaluation_commands() == [expected]
-    for folder, step in (("checkpoints", 400), ("best", 100)):
-        path = job.folder / folder / f"step_{step:012}"
-        path.mkdir(parents=True)
-        (path / "facts.json").write_text("{}")
-        assert find_weights_step(job.folder) == step
-        evaluation = Evaluation(
-            EvaluationConditions("CartPole-v1", step=400), np.ones(2), np.ones(2, np.int64)
-        )
-        write_evaluation(job.folder, evaluation)
-        assert job.evaluation_commands() == ([] if step == 400 else [expected])
+    folder = write_scores(job.folder, **conditions)
+    assert job.evaluation_commands() == ([] if is_made else [expected])
+    (folder / "episodes.csv").write_text("damaged")
+    assert job.evaluation_commands() == [expected]
+
+
+def test_human_starts_name_demonstrations_and_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A preset without demonstrations is evaluated from the states of the suite's sets, too."""
+    monkeypatch.setattr(suite_evaluation, "check_restorable", lambda *_: None)
+    table = {"starts": ["noop", "human", "noop"]}
+    evaluation = parse_evaluation(table, ("games",))
+    assert evaluation is not None
+    config = preset("no-demos", env="ALE/Pong-v5", run__folder="nowhere")
+    noop, human = evaluation.for_env("ALE/Pong-v5", 4, ("a-v0",)).missing_commands(config)
+    common = ["evaluate", "nowhere", "--episodes", "200", "--starts"]
+    assert noop == [*common, "noop", "--modules", "games"]
+    assert human == [*common, "human", "--demos", "a-v0", "--modules", "games"]
+    with pytest.raises(ConfigError, match="needs demonstrations: add demos"):
+        evaluation.for_env("ALE/Pong-v5", 4, ())
+    assert parse_evaluation(None, ()) is None
+    assert parse_evaluation({}, ()) == SuiteEvaluation(200, ("noop",))
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

@@ -28,7 +28,9 @@ COMMANDS = CommandGroup(
         "video": Command("RUN [--out FILE] [--watch]", "show an agent next to the expert", "video"),
         "checkpoint": Command("RUN", "save a checkpoint of a run in progress", "checkpoint"),
         "suite": Command(
-            "FILE.toml | NAME [--out DIR]", "train environments x presets x seeds", "suite"
+            "FILE.toml | NAME [--out DIR]",
+            "train and evaluate environments x presets x seeds",
+            "suite",
         ),
         "tune": Command("PRESET --env ENV --out DIR", "search for settings with Optuna", "tune"),
         "export": Command(

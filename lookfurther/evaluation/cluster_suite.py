@@ -71,7 +71,7 @@ class ClusterSuite:
         self.losses: dict[Path, int] = {}  # of nodes, by the folder of the job
 
     def run(self, signals: StopSignals) -> None:
-        """Run all jobs; a stop signal ends the running ones with checkpoints."""
+        """Run all jobs; a stop signal ends the running ones; they can be continued."""
         is_stopping = False
         while self.running or (self.waiting and not is_stopping):
             if signals.received_signal and not is_stopping:
@@ -144,7 +144,7 @@ def list_slots() -> list[JobSlot]:
 def run_jobs_on_cluster(
     jobs: Sequence[SuiteJob], on_change: Callable[[SuiteJob], None], out: Path, address: str
 ) -> None:
-    """Train the jobs that are not done on the nodes of a cluster."""
+    """Complete the jobs that are not done on the nodes of a cluster."""
     out.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.NamedTemporaryFile(dir=out, prefix=".shared-") as shared_file,

@@ -154,10 +154,11 @@ def evaluation_to_dict(evaluation: Evaluation) -> dict[str, Any]:
 def read_evaluations(run: Path) -> dict[str, Evaluation]:
     """The evaluations of a run folder by name, without unfinished ones."""
     summaries = sorted((run / EVALUATION_FOLDER).glob("*/summary.json"))
-    return {path.parent.name: _read_evaluation(path.parent) for path in summaries}
+    return {path.parent.name: read_evaluation(path.parent) for path in summaries}
 
 
-def _read_evaluation(folder: Path) -> Evaluation:
+def read_evaluation(folder: Path) -> Evaluation:
+    """The evaluation in a folder."""
     conditions = _read_conditions(folder / "summary.json")
     episodes = _read_csv(
         folder / "episodes.csv", EPISODE_COLUMNS, (_parse_count, _parse_float, _parse_count)

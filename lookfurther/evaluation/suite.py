@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from lookfurther.config import Config, flatten_settings, replace
 from lookfurther.demos import catalog
 from lookfurther.envs.factory import find_env_spec
-from lookfurther.envs.naming import base_name, game_of, is_atari
+from lookfurther.envs.naming import base_name, game_of
 from lookfurther.envs.trust import find_untrusted, import_modules
 from lookfurther.errors import CheckpointError, ConfigError
 from lookfurther.evaluation.suite_evaluation import SuiteEvaluation, parse_evaluation
@@ -57,7 +57,7 @@ class SuiteJob:
 
     @property
     def log_file(self) -> Path:
-        """The output of its process."""
+        """The output of its processes."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
     @property
@@ -67,13 +67,17 @@ class SuiteJob:
         by_time = minutes / run.minutes if run.minutes else 0.0
         return min(1.0, max(by_time, self.newest_row.get("step", 0) / run.steps))
 
+    def demo_names(self) -> tuple[str, ...]:
+        """The demonstrations of its training and its evaluation."""
+        return (*self.config.demos, *(self.evaluation.human_demos() if self.evaluation else ()))
+
     def is_done(self) -> bool:
         """Whether its budget is used and its evaluations are there."""
         return self.has_used_budget() and not self.evaluation_commands()
 
     def evaluation_commands(self) -> list[list[str]]:
         """The command-line arguments of each evaluation that is missing."""
-        return self.evaluation.missing_commands(self.folder) if self.evaluation else []
+        return self.evaluation.missing_commands(self.config) if self.evaluation else []
 
     def train_arguments(self) -> list[str]:
         """The command-line arguments that train it."""
@@ -153,18 +157,20 @@ class SuitePlan(NamedTuple):
     demo_names: Sequence[str]  # {game} in a name stands for the environment's game
     overrides: dict[str, Any]  # for `config.replace`
     output_dir: Path
-    evaluation: SuiteEvaluation | None
 
     def build_job(self, env: str, variant: str, seed: int) -> SuiteJob:
         """One cell of the grid; a preset without demonstrations gets none."""
         config = preset(variant, self.scale, env=env, run__seed=seed, **self.overrides)
         if config.uses_demos and self.demo_names:
-            game = game_of(env) or base_name(env)
-            named = (str(name).replace("{game}", game) for name in self.demo_names)
-            config = replace(config, demos=tuple(named))
+            config = replace(config, demos=self.find_demos(env))
         folder = self.output_dir / Path(default_run_dir(config)).name
         config = validate(replace(config, run__folder=str(folder)))
-        return SuiteJob(config, self.scale, self.evaluation)
+        return SuiteJob(config, self.scale)
+
+    def find_demos(self, env: str) -> tuple[str, ...]:
+        """The names of an environment's demonstrations."""
+        game = game_of(env) or base_name(env)
+        return tuple(str(name).replace("{game}", game) for name in self.demo_names)
 
 
 def build_jobs(
@@ -176,19 +182,22 @@ def build_jobs(
     """
     import_modules(modules)
     overrides = _parse_overrides(data)
-    evaluation = parse_evaluation(data.get("evaluation", {}), modules)
     scale, demos = data.get("scale", "paper"), data.get("demos", [])
-    plan = SuitePlan(scale, demos, overrides, output_dir, evaluation)
+    plan = SuitePlan(scale, demos, overrides, output_dir)
     envs, presets, seeds = (_parse_axis(data, key) for key in ("envs", "presets", "seeds"))
     jobs = [plan.build_job(*cell) for cell in product(envs, presets, seeds)]
     for job in jobs:
         if reason := find_untrusted(job.config.env, job.config.environment.wrappers, modules):
             raise ConfigError(f"the suite names {reason}")
+    evaluation = parse_evaluation(data.get("evaluation"), modules)
+    action_repeat = jobs[0].config.environment.action_repeat
     for env in envs:
         find_env_spec(env)
-        if evaluation and "human" in evaluation.starts and not is_atari(env):
-            raise ConfigError(f"evaluation.starts human needs an Atari game; {env} is not one")
-    for name in dict.fromkeys(name for job in jobs for name in job.config.demos):
+        if evaluation:
+            for_env = evaluation.for_env(env, action_repeat, plan.find_demos(env))
+            for job in jobs:
+                job.evaluation = for_env if job.config.env == env else job.evaluation
+    for name in dict.fromkeys(name for job in jobs for name in job.demo_names()):
         catalog.find_set(name)
     for job in jobs:
         _check_earlier_run(job)

@@ -6,9 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from lookfurther.errors import ConfigError
+from lookfurther.config import Config
+from lookfurther.envs.human_starts import check_restorable
+from lookfurther.envs.naming import is_atari
+from lookfurther.errors import ConfigError, LookFurtherError
+from lookfurther.evaluation.evaluate import DEFAULT_EPISODES
 from lookfurther.evaluation.paper_scores import StartType
-from lookfurther.evaluation.results import DEFAULT_EPSILON, read_evaluations
+from lookfurther.evaluation.results import EVALUATION_FOLDER, EvaluationConditions, read_evaluation
+from lookfurther.training.checkpoints import checkpoint_metadata
+from lookfurther.training.checkpoints.saved_weights import find_checkpoint
 
 EVALUATION_KEYS = ("episodes", "starts")
 
@@ -18,40 +24,55 @@ class SuiteEvaluation(NamedTuple):
 
     episodes: int
     starts: tuple[StartType, ...]
-    modules: tuple[str, ...]  # that the command may import
+    modules: tuple[str, ...] = ()  # that the command may import
+    demos: tuple[str, ...] = ()
 
-    def missing_commands(self, run: Path) -> list[list[str]]:
+    def for_env(self, env: str, action_repeat: int, demos: tuple[str, ...]) -> SuiteEvaluation:
+        """The evaluation of an environment whose demonstrations are `demos`."""
+        if "human" in self.starts:
+            if not is_atari(env):
+                raise ConfigError(f"evaluation.starts human needs an Atari game; {env} is not one")
+            if not demos:
+                raise ConfigError("evaluation.starts human needs demonstrations: add demos")
+            check_restorable(env, action_repeat, "remove human from evaluation.starts")
+        return self._replace(demos=demos)
+
+    def human_demos(self) -> tuple[str, ...]:
+        """The sets that human starts are drawn from."""
+        return self.demos if "human" in self.starts else ()
+
+    def missing_commands(self, config: Config) -> list[list[str]]:
         """The arguments of the commands that make the missing evaluations of a run."""
-        step = find_weights_step(run)
-        done = {
-            evaluation.conditions.starts
-            for evaluation in read_evaluations(run).values()
-            if evaluation.conditions.step == step
-            and evaluation.conditions.epsilon == DEFAULT_EPSILON
-            and len(evaluation.scores) >= self.episodes
-        }
-        return [self._arguments(run, starts) for starts in self.starts if starts not in done]
+        return [self._arguments(config, s) for s in self.starts if not self._is_made(config, s)]
 
-    def _arguments(self, run: Path, starts: StartType) -> list[str]:
+    def _is_made(self, config: Config, starts: StartType) -> bool:
+        """Whether the weights of a run are evaluated; not if the evaluation is damaged."""
+        run = Path(config.run.folder)
+        sticky = config.environment.sticky_prob if is_atari(config.env) else 0.0
+        conditions = EvaluationConditions(config.env, starts, sticky)
+        try:
+            step = checkpoint_metadata.get_count(find_checkpoint(run, ("weights",)), "step")
+            made = read_evaluation(run / EVALUATION_FOLDER / conditions.folder_name)
+        except (LookFurtherError, OSError):
+            return False
+        return made.conditions.step == step and len(made.scores) >= self.episodes
+
+    def _arguments(self, config: Config, starts: StartType) -> list[str]:
+        demos = ["--demos", *self.human_demos()] if starts == "human" else []
         modules = ["--modules", *self.modules] if self.modules else []
-        return [
-            "evaluate",
-            str(run),
-            "--episodes",
-            str(self.episodes),
-            "--starts",
-            starts,
-            *modules,
-        ]
+        options = ["--episodes", str(self.episodes), "--starts", starts]
+        return ["evaluate", config.run.folder, *options, *demos, *modules]
 
 
-def parse_evaluation(table: Mapping[str, Any], modules: Sequence[str]) -> SuiteEvaluation | None:
+def parse_evaluation(
+    table: Mapping[str, Any] | None, modules: Sequence[str]
+) -> SuiteEvaluation | None:
     """The table `evaluation` of a suite; None if there is none."""
-    if not table:
+    if table is None:
         return None
     if unknown := set(table) - set(EVALUATION_KEYS):
         raise ConfigError(f"unknown evaluation.{min(unknown)}: give episodes, starts or both")
-    episodes, starts = table.get("episodes", 200), table.get("starts", ["noop"])
+    episodes, starts = table.get("episodes", DEFAULT_EPISODES), table.get("starts", ["noop"])
     if type(episodes) is not int or episodes < 1:
         raise ConfigError(f"evaluation.episodes must be 1 or more, not {episodes!r}")
     choices = get_args(StartType)
@@ -60,12 +81,3 @@ def parse_evaluation(table: Mapping[str, Any], modules: Sequence[str]) -> SuiteE
             f"evaluation.starts must be a list of {' and '.join(choices)}, not {starts!r}"
         )
     return SuiteEvaluation(episodes, tuple(dict.fromkeys(starts)), tuple(modules))
-
-
-def find_weights_step(run: Path) -> int | None:
-    """The step of the weights that `evaluate` takes: the best ones, otherwise the newest."""
-    for folder in (run / "best", run / "checkpoints"):
-        saved = max(folder.glob("step_*/facts.json"), default=None)
-        if saved is not None:
-            return int(saved.parent.name.removeprefix("step_"))
-    return None

@@ -57,6 +57,8 @@ def complete_job(job: SuiteJob, on_poll: Callable[[], None], is_stopped: Callabl
         if code or not job.has_used_budget():
             return code
     for arguments in job.evaluation_commands():
+        if is_stopped():
+            return 0
         job.state = "evaluating"
         on_poll()
         code = run_command(job, arguments, on_poll, is_stopped)
