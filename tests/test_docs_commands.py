@@ -88,6 +88,8 @@ SHORT_SUITE = {
     "seeds = [0, 1, 2]": "seeds = [0]",
     ', "ALE/PrivateEye-v5"]': "]",
     "minutes = 60": "steps = 120",
+    "episodes = 200": "episodes = 1",
+    'starts = ["noop", "human"]': 'starts = ["noop"]',
     "[settings.learner]": """[settings]
 actor.lanes = 4
 replay.capacity = 400
