@@ -21,7 +21,7 @@ class CloneOptions(PresetOptions):
     epochs: int = 100
     """passes over the demonstrations, at most"""
     patience: int = 5
-    """stop after this many epochs without a lower loss on the held-out steps, if any"""
+    """stop after this many epochs without a lower loss on the held-out steps; if there are none, on all"""
     held_out: float = 0.1
     """share of the steps that is not learned from; 0: learn from all"""
 

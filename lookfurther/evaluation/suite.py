@@ -193,10 +193,10 @@ def build_jobs(
     action_repeat = jobs[0].config.environment.action_repeat
     for env in envs:
         find_env_spec(env)
-        if evaluation:
-            for_env = evaluation.for_env(env, action_repeat, plan.find_demos(env))
-            for job in jobs:
-                job.evaluation = for_env if job.config.env == env else job.evaluation
+    if evaluation:
+        by_env = {e: evaluation.for_env(e, action_repeat, plan.find_demos(e)) for e in envs}
+        for job in jobs:
+            job.evaluation = by_env[job.config.env]
     for name in dict.fromkeys(name for job in jobs for name in job.demo_names()):
         catalog.find_set(name)
     for job in jobs:

@@ -43,16 +43,17 @@ class SuiteEvaluation(NamedTuple):
 
     def missing_commands(self, config: Config) -> list[list[str]]:
         """The arguments of the commands that make the missing evaluations of a run."""
-        return [self._arguments(config, s) for s in self.starts if not self._is_made(config, s)]
+        step = _find_weights_step(Path(config.run.folder))
+        missing = (s for s in self.starts if not self._is_made(config, s, step))
+        return [self._arguments(config, starts) for starts in missing]
 
-    def _is_made(self, config: Config, starts: StartType) -> bool:
-        """Whether the weights of a run are evaluated; not if the evaluation is damaged."""
-        run = Path(config.run.folder)
+    def _is_made(self, config: Config, starts: StartType, step: int | None) -> bool:
+        """Whether the weights of this step are evaluated; not if the evaluation is damaged."""
         sticky = config.environment.sticky_prob if is_atari(config.env) else 0.0
         conditions = EvaluationConditions(config.env, starts, sticky)
         try:
-            step = checkpoint_metadata.get_count(find_checkpoint(run, ("weights",)), "step")
-            made = read_evaluation(run / EVALUATION_FOLDER / conditions.folder_name)
+            folder = Path(config.run.folder) / EVALUATION_FOLDER / conditions.folder_name
+            made = read_evaluation(folder)
         except (LookFurtherError, OSError):
             return False
         return made.conditions.step == step and len(made.scores) >= self.episodes
@@ -62,6 +63,14 @@ class SuiteEvaluation(NamedTuple):
         modules = ["--modules", *self.modules] if self.modules else []
         options = ["--episodes", str(self.episodes), "--starts", starts]
         return ["evaluate", config.run.folder, *options, *demos, *modules]
+
+
+def _find_weights_step(run: Path) -> int | None:
+    """The step of the weights that `evaluate` takes; None if there are none."""
+    try:
+        return checkpoint_metadata.get_count(find_checkpoint(run, ("weights",)), "step")
+    except (LookFurtherError, OSError):
+        return None
 
 
 def parse_evaluation(

@@ -199,7 +199,9 @@ def _run_epochs(
     patience: int,
 ) -> CloneSummary:
     """Learn until the measured loss stops improving; the best weights are in the run folder."""
-    measured, steps = (held_out, "held_out") if len(held_out) else (learned, "learned")
+    measured, steps, when = learned, "learned", "after the epoch"
+    if len(held_out):
+        measured, steps, when = held_out, "held_out", "held out"
     clock, metrics = TrainingClock(), MetricsWriter(run_dir.metrics_file)
     best, best_epoch, epoch = (math.inf, 0.0), 0, 0
     with closing(metrics):
@@ -213,7 +215,6 @@ def _run_epochs(
             row = {"step": cloning.updates, "updates": cloning.updates, "epoch": epoch}
             row |= {"minutes": minutes, "loss": learned_loss}
             metrics.write(row | {f"loss_{steps}": loss, f"accuracy_{steps}": accuracy})
-            when = "held out" if len(held_out) else "after the epoch"
             print_line(
                 f"epoch {epoch}: loss {learned_loss:.3g}, {when} {loss:.3g}"
                 f" ({100 * accuracy:.1f} % of actions)"
