@@ -21,7 +21,7 @@ class CloneOptions(PresetOptions):
     epochs: int = 100
     """passes over the demonstrations, at most"""
     patience: int = 5
-    """stop after this many epochs without a lower loss on the held-out steps; if there are none, on all"""
+    """stop after this many epochs without a lower loss, of the held-out steps if there are any"""
     held_out: float = 0.1
     """share of the steps that is not learned from; 0: learn from all"""
 

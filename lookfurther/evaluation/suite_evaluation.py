@@ -44,8 +44,11 @@ class SuiteEvaluation(NamedTuple):
     def missing_commands(self, config: Config) -> list[list[str]]:
         """The arguments of the commands that make the missing evaluations of a run."""
         step = _find_weights_step(Path(config.run.folder))
-        missing = (s for s in self.starts if not self._is_made(config, s, step))
-        return [self._arguments(config, starts) for starts in missing]
+        return [
+            self._arguments(config, starts)
+            for starts in self.starts
+            if not self._is_made(config, starts, step)
+        ]
 
     def _is_made(self, config: Config, starts: StartType, step: int | None) -> bool:
         """Whether the weights of this step are evaluated; not if the evaluation is damaged."""
