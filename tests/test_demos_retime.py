@@ -318,19 +318,43 @@ def test_agent_without_memory_plays_the_retimed_game() -> None:
     assert play_by_lookup(retimed) == retimed.actions.tolist()
 
 
-def play_by_lookup(episode: Episode) -> list[int]:
+def test_agent_with_a_clock_plays_a_game_with_waits() -> None:
+    """Equal observations at other times are no conflict, and shorter waits make none."""
+    pytest.importorskip("ale_py")
+    moves = ((RIGHT, 2), (NOOP, 12), (LEFT, 5), (NOOP, 6), (RIGHT, 2))
+    waiting = game_episode(*moves, env=BREAKOUT)
+    assert count_conflicts(waiting, 64) == 0
+    assert play_by_lookup(waiting, 64) == waiting.actions.tolist()
+    retimed = retime_episode(waiting, BREAKOUT, 4, clock_period=64)
+    assert len(retimed) <= len(waiting) - 10
+    assert count_conflicts(retimed, 64) == 0
+    assert play_by_lookup(retimed, 64) == retimed.actions.tolist()
+
+
+def test_waits_longer_than_the_clock_period_are_conflicts() -> None:
+    """The clock returns to the time at which the human waited."""
+    pytest.importorskip("ale_py")
+    waiting = game_episode((RIGHT, 2), (NOOP, 12), (LEFT, 5), (NOOP, 4), env=BREAKOUT)
+    assert count_conflicts(waiting, 4) == 1
+    assert play_by_lookup(waiting, 4) != waiting.actions.tolist()
+    retimed = retime_episode(waiting, BREAKOUT, 4, clock_period=4)
+    assert count_conflicts(retimed, 4) == 0
+    assert play_by_lookup(retimed, 4) == retimed.actions.tolist()
+
+
+def play_by_lookup(episode: Episode, clock_period: int = 1) -> list[int]:
     """The actions of an agent that knows the last action of each observation of an episode.
 
-    The first 8 no-ops are the start of the game.
+    The first 8 no-ops are the start of the game. A clock with a period of 1 shows nothing.
     """
     keys = [plane.tobytes() for plane in episode.planes]
-    stacks = [tuple(keys[step - 3 : step + 1]) for step in range(8, len(episode))]
+    stacks = [(step % clock_period, *keys[step - 3 : step + 1]) for step in range(8, len(episode))]
     table = dict(zip(stacks, episode.actions.tolist()[8:], strict=True))
     emulator = Emulator(BREAKOUT)
     planes, actions = [emulator.current_plane().tobytes()], [NOOP] * 8
     for step in range(len(episode)):
         if step >= 8:
-            actions.append(table.get(tuple(planes[-4:]), NOOP))
+            actions.append(table.get((step % clock_period, *planes[-4:]), NOOP))
         planes.append(emulator.step(actions[step])[0].tobytes())
     return actions
 
@@ -358,6 +382,17 @@ def test_conflicts_are_further_actions_of_an_observation() -> None:
         again = other.copy()
         again.add_step(action, frames["b"])
         assert again.conflicts == conflicts
+
+
+@pytest.mark.parametrize(("period", "conflicts"), [(0, 1), (1, 1), (2, 0), (3, 3), (4, 0), (5, 5)])
+def test_conflicts_need_the_same_time(period: int, conflicts: int) -> None:
+    """Two actions in turn, of one observation: each time of an odd clock has both of them."""
+    frame = np.zeros(1, np.uint8)
+    policy = GamePolicy(frame, period)
+    for action in (RIGHT, LEFT) * 20:
+        policy.add_step(action, frame)
+    assert policy.conflicts == conflicts
+    assert policy.copy().time == policy.time
 
 
 def test_short_last_step_is_played() -> None:
@@ -391,3 +426,18 @@ def test_retime_command_saves_a_verified_set(
     assert len(episode) <= len(waiting) - 20
     assert f"before: return 0, {len(waiting)} steps" in capfd.readouterr().out
     assert main(["demos", "verify", "retimed"]) == 0
+
+
+def test_retime_command_counts_conflicts_with_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("ale_py")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    waiting = game_episode((RIGHT, 2), (NOOP, 12), (LEFT, 5), (NOOP, 6), env=BREAKOUT)
+    storage.save_episodes("waiting-v0", [waiting], get_spec(BREAKOUT, EnvConfig()), "a test")
+    retime = ["demos", "retime", "waiting", "--name", "retimed", "--clock-period"]
+    assert main([*retime, "65"]) == 2
+    assert "--clock-period must be in 0 ... 64, not 65" in capfd.readouterr().err
+    assert main([*retime, "64"]) == 0
+    printed = capfd.readouterr().out
+    assert printed.count("0 conflicting actions") == 2  # before and after

@@ -7,6 +7,7 @@ game's own actions between the waits. It keeps the games in which the player has
 place with the same rewards. It prefers games in which equal observations have equal actions: a wait
 then ends where the player can see that something has changed. Among those it prefers the shortest.
 Where no length of a wait avoids a second action, it also changes the first steps after the wait.
+For an agent with a clock, two observations are equal if the clock shows the same time as well.
 """
 
 from __future__ import annotations
@@ -58,27 +59,32 @@ BACKTRACK_WAITS = (6, 12, 24)  # each time with twice as many games
 
 
 def retime_episode(
-    episode: Episode, env: str, action_repeat: int, on_progress: ProgressCallback | None = None
+    episode: Episode,
+    env: str,
+    action_repeat: int,
+    on_progress: ProgressCallback | None = None,
+    *,
+    clock_period: int = 0,
 ) -> Episode:
     """The episode with other waits, verified by replay, or the episode itself."""
     input_log, action_ids = require_aligned(episode, action_repeat)
     emulator = StepEmulator(input_log, env, action_repeat)
     game = record_game(emulator, action_ids, input_log.phase)
-    actions = WaitSearch(emulator, game).find_best(on_progress).actions
+    actions = WaitSearch(emulator, game, clock_period).find_best(on_progress).actions
     lengths = np.full(len(actions), action_repeat)
     lengths[0] = input_log.phase or action_repeat
     frames = np.repeat(np.array(actions, np.uint8), lengths)
     log = InputLog(frames, seed=input_log.seed, phase=input_log.phase, variant=input_log.variant)
     retimed = verified_episode(log, env, action_repeat)
-    before, after = ((count_conflicts(e), len(e)) for e in (episode, retimed))
+    before, after = ((count_conflicts(e, clock_period), len(e)) for e in (episode, retimed))
     return retimed if after < before and retimed.score >= episode.score else episode
 
 
 class WaitSearch:
     """A beam search over the lengths of all waits."""
 
-    def __init__(self, emulator: StepEmulator, game: AlignedGame) -> None:
-        self.emulator, self.game = emulator, game
+    def __init__(self, emulator: StepEmulator, game: AlignedGame, clock_period: int = 0) -> None:
+        self.emulator, self.game, self.clock_period = emulator, game, clock_period
         self.player = find_player_bytes(game)
         self.enemies = find_enemy_bytes(game, self.player)
         waits = find_waits(game.ram[:, self.player], game.first_step)
@@ -111,7 +117,7 @@ class WaitSearch:
         game, ale = self.game, self.emulator.ale
         actions = game.action_ids[: self.first_wait].tolist()
         ale.restoreState(game.first_state)
-        policy = GamePolicy(ale.getScreenGrayscale())
+        policy = GamePolicy(ale.getScreenGrayscale(), self.clock_period)
         self.play_on(game.first_state, policy, actions[game.first_step :])
         policy.settle()
         return RetimedGame(ale.cloneState(), tuple(actions), policy, is_original=True)
