@@ -28,6 +28,7 @@ from lookfurther.demos.step_emulator import StepEmulator
 from lookfurther.demos.wait_trials import (
     EDITED_TRIALS,
     LONG_TRIALS,
+    UNCHANGED_TRIALS,
     USUAL_TRIALS,
     Wait,
     WaitLimits,
@@ -251,11 +252,26 @@ def test_search_edits_and_waits_long_before_it_goes_back(
     assert found.cost == (0, 16)
 
 
+def test_search_with_a_clock_changes_waits_where_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the hard wait and, after going back, of the waits before it."""
+    pytest.importorskip("ale_py")
+    few, more = retime.MAX_GAMES, 2 * retime.MAX_GAMES
+    found, played = search_hard_game(lambda games, _: games == more, monkeypatch, clock_period=64)
+    kept = [(wait, few, UNCHANGED_TRIALS) for wait in range(16)]
+    hard = [(12, few, trials) for trials in (USUAL_TRIALS, EDITED_TRIALS, LONG_TRIALS)]
+    varied = [(wait, more, USUAL_TRIALS) for wait in range(6, 13)]
+    assert played == [*kept[:13], *hard, *varied, *kept[13:]]
+    assert found.cost == (0, 16)
+
+
 def search_hard_game(
-    passes: Callable[[int, WaitTrials], bool], monkeypatch: pytest.MonkeyPatch
+    passes: Callable[[int, WaitTrials], bool],
+    monkeypatch: pytest.MonkeyPatch,
+    clock_period: int = 0,
 ) -> tuple[RetimedGame, list[Trial]]:
     """Search a game in which only some trials pass wait 12 of 16 without ten more conflicts."""
     search = record_walk()
+    search.clock_period = clock_period
     search.waits = [Wait(i, i, i) for i in range(16)]
     played: list[Trial] = []
 
@@ -318,17 +334,27 @@ def test_agent_without_memory_plays_the_retimed_game() -> None:
     assert play_by_lookup(retimed) == retimed.actions.tolist()
 
 
-def test_agent_with_a_clock_plays_a_game_with_waits() -> None:
-    """Equal observations at other times are no conflict, and shorter waits make none."""
+def test_waits_that_an_agent_with_a_clock_can_play_are_kept() -> None:
+    """Equal observations at other times are no conflict."""
     pytest.importorskip("ale_py")
     moves = ((RIGHT, 2), (NOOP, 12), (LEFT, 5), (NOOP, 6), (RIGHT, 2))
     waiting = game_episode(*moves, env=BREAKOUT)
     assert count_conflicts(waiting, 64) == 0
     assert play_by_lookup(waiting, 64) == waiting.actions.tolist()
-    retimed = retime_episode(waiting, BREAKOUT, 4, clock_period=64)
-    assert len(retimed) <= len(waiting) - 10
-    assert count_conflicts(retimed, 64) == 0
-    assert play_by_lookup(retimed, 64) == retimed.actions.tolist()
+    assert retime_episode(waiting, BREAKOUT, 4, clock_period=64) is waiting
+
+
+def test_only_the_wait_with_a_conflict_is_changed() -> None:
+    """The first wait is longer than the clock's period. The second one is not."""
+    pytest.importorskip("ale_py")
+    moves = ((RIGHT, 2), (NOOP, 30), (LEFT, 5), (NOOP, 8), (RIGHT, 2))
+    waiting = game_episode(*moves, env=BREAKOUT)
+    assert count_conflicts(waiting, 16) == 1
+    retimed = retime_episode(waiting, BREAKOUT, 4, clock_period=16)
+    assert count_conflicts(retimed, 16) == 0
+    assert play_by_lookup(retimed, 16) == retimed.actions.tolist()
+    after = [LEFT] * 5 + [NOOP] * 8 + [RIGHT] * 2
+    assert retimed.actions.tolist()[-len(after) :] == after
 
 
 def test_waits_longer_than_the_clock_period_are_conflicts() -> None:

@@ -7,7 +7,8 @@ game's own actions between the waits. It keeps the games in which the player has
 place with the same rewards. It prefers games in which equal observations have equal actions: a wait
 then ends where the player can see that something has changed. Among those it prefers the shortest.
 Where no length of a wait avoids a second action, it also changes the first steps after the wait.
-For an agent with a clock, two observations are equal if the clock shows the same time as well.
+For an agent with a clock, two observations are equal if the clock shows the same time as well. Such
+an agent can play nearly all waits, so the search then keeps those that add no second action.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from lookfurther.demos.step_emulator import StepEmulator
 from lookfurther.demos.wait_trials import (
     EDITED_TRIALS,
     LONG_TRIALS,
+    UNCHANGED_TRIALS,
     USUAL_TRIALS,
     Wait,
     WaitLimits,
@@ -100,7 +102,9 @@ class WaitSearch:
         repeated_until, efforts = 0, 0  # while it plays waits again: up to which one, how often
         while len(history) <= len(self.waits):
             index = len(history) - 1
-            games = self.pass_wait(history[-1], self.waits[index], MAX_GAMES << efforts)
+            games = [] if efforts else self.keep_wait(history[-1], self.waits[index])
+            if not games:
+                games = self.pass_wait(history[-1], self.waits[index], MAX_GAMES << efforts)
             if self._is_lost(history[-1], games) and efforts < len(BACKTRACK_WAITS):
                 del history[max(1, len(history) - BACKTRACK_WAITS[efforts]) :]
                 repeated_until, efforts = index, efforts + 1
@@ -125,6 +129,18 @@ class WaitSearch:
     @staticmethod
     def _is_lost(before: Sequence[RetimedGame], after: Sequence[RetimedGame]) -> bool:
         return least_conflicts(after) > least_conflicts(before) + MAX_GOOD_CONFLICTS
+
+    def keep_wait(self, games: Sequence[RetimedGame], wait: Wait) -> list[RetimedGame]:
+        """The games after an unchanged wait; none without a clock or with another conflict."""
+        if not self.clock_period:
+            return []
+        passed = [self._pass_as_original(game, wait) for game in games if game.is_original]
+        changed = [game for game in games if not game.is_original]
+        if changed:
+            unchanged = wait._replace(end=wait.begin)  # all of its steps come after it
+            passed += self.try_waits(changed, unchanged, MAX_GAMES, UNCHANGED_TRIALS)
+        fewest = least_conflicts(games)
+        return passed if any(game.policy.conflicts <= fewest for game in passed) else []
 
     def pass_wait(
         self, games: Sequence[RetimedGame], wait: Wait, max_games: int

@@ -42,6 +42,7 @@ class WaitTrials(NamedTuple):
         return edit_actions(actions) if self.edited else [actions]
 
 
+UNCHANGED_TRIALS = WaitTrials(WaitLimits(0, 0, 0), max_new_conflicts=0)
 USUAL_TRIALS = WaitTrials(WaitLimits(4, 50, 100), max_new_conflicts=4)
 LONG_TRIALS = WaitTrials(WaitLimits(200, 200, 300), max_new_conflicts=4)
 EDITED_TRIALS = WaitTrials(WaitLimits(50, 50, 100), max_new_conflicts=0, edited=True)
