@@ -12,6 +12,7 @@ import pytest
 from lookfurther.cli.main import main
 from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, retime, storage
+from lookfurther.demos.align import truncate_at_game_over
 from lookfurther.demos.aligned_game import (
     AlignedGame,
     find_enemy_bytes,
@@ -40,7 +41,7 @@ from lookfurther.envs.emulator import Emulator
 from lookfurther.errors import DemonstrationError
 
 MONTEZUMA, BREAKOUT = "ALE/MontezumaRevenge-v5", "ALE/Breakout-v5"
-NOOP, RIGHT, LEFT = 0, 3, 4
+NOOP, FIRE, RIGHT, LEFT = 0, 1, 3, 4
 
 
 def test_waits_are_stretches_without_a_change() -> None:
@@ -428,6 +429,21 @@ def test_short_last_step_is_played() -> None:
     assert log is not None
     cut = episode_from_log(InputLog(log.frame_actions[:-3]), MONTEZUMA)
     assert len(retime_episode(cut, MONTEZUMA, 4)) <= len(cut) - 20
+
+
+def test_game_may_end_within_its_last_step() -> None:
+    """Breakout ends when the fifth ball is lost, at the first frame of a step."""
+    pytest.importorskip("ale_py")
+    moves = ((RIGHT, 2), (NOOP, 12), *((FIRE, 1), (NOOP, 60)) * 5)
+    actions = np.concatenate([np.full(n, a) for a, n in ((NOOP, 8), *moves)])
+    log = InputLog(np.repeat(actions, 4).astype(np.uint8))
+    log = truncate_at_game_over(log, BREAKOUT, 4)
+    waiting = episode_from_log(log, BREAKOUT)
+    assert waiting.terminal
+    assert len(log.frame_actions) % 4 != 0
+    retimed = retime_episode(waiting, BREAKOUT, 4)
+    assert len(retimed) < len(waiting)
+    assert retimed.terminal
 
 
 def test_game_that_no_agent_can_play_is_refused() -> None:

@@ -94,8 +94,13 @@ def _hold_actions(
 ) -> InputLog:
     """The input log with one action per step, truncated where the game is over."""
     held = with_step_actions(input_log, action_ids, action_repeat)
+    return truncate_at_game_over(held, env, action_repeat)
+
+
+def truncate_at_game_over(input_log: InputLog, env: str, action_repeat: int) -> InputLog:
+    """The frames of an input log that the emulator plays: the game may end within a step."""
     emulator = make_emulator(input_log, env, action_repeat)
-    return truncate_log(held, sum(1 for _ in play_log(held, emulator)))
+    return truncate_log(input_log, sum(1 for _ in play_log(input_log, emulator)))
 
 
 def verified_episode(input_log: InputLog, env: str, action_repeat: int) -> Episode:
