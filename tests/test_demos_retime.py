@@ -18,6 +18,7 @@ from lookfurther.demos.aligned_game import (
     find_enemy_bytes,
     find_player_bytes,
     find_waits,
+    join_waits,
     record_game,
 )
 from lookfurther.demos.episode import Episode, InputLog
@@ -50,6 +51,16 @@ def test_waits_are_stretches_without_a_change() -> None:
     assert find_waits(places, 0) == [(1, 4), (6, 9)]
     assert find_waits(places, 2) == [(6, 9)]  # what is left of the first is too short
     assert find_waits(np.arange(9)[:, None], 0) == []
+
+
+def test_waits_with_no_ops_between_them_are_joined() -> None:
+    """A platform that appears changes the place of a player who stands still."""
+    waits = [(1, 4), (6, 9), (10, 20), (23, 30), (31, 40)]
+    actions = np.zeros(50, np.int64)
+    assert join_waits(waits, actions) == [(1, 20), (23, 40)]
+    actions[5] = actions[21] = RIGHT
+    assert join_waits(waits, actions) == [(1, 4), (6, 20), (23, 40)]
+    assert join_waits([], actions) == []
 
 
 # On the platform of the start, twice.
@@ -431,19 +442,23 @@ def test_short_last_step_is_played() -> None:
     assert len(retime_episode(cut, MONTEZUMA, 4)) <= len(cut) - 20
 
 
-def test_game_may_end_within_its_last_step() -> None:
-    """Breakout ends when the fifth ball is lost, at the first frame of a step."""
+def test_game_may_end_within_its_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breakout ends when the fifth ball is lost, at the first frame of a step.
+
+    A search plays whole steps. Here it finds the game without one of the first no-ops.
+    """
     pytest.importorskip("ale_py")
-    moves = ((RIGHT, 2), (NOOP, 12), *((FIRE, 1), (NOOP, 60)) * 5)
-    actions = np.concatenate([np.full(n, a) for a, n in ((NOOP, 8), *moves)])
-    log = InputLog(np.repeat(actions, 4).astype(np.uint8))
-    log = truncate_at_game_over(log, BREAKOUT, 4)
+    moves = ((NOOP, 12), *((FIRE, 1), (NOOP, 60)) * 5)
+    actions = np.concatenate([np.full(n, a) for a, n in moves])
+    log = truncate_at_game_over(InputLog(np.repeat(actions, 4).astype(np.uint8)), BREAKOUT, 4)
+    assert len(log.frame_actions) % 4 == 1
     waiting = episode_from_log(log, BREAKOUT)
-    assert waiting.terminal
-    assert len(log.frame_actions) % 4 != 0
+    found = fake_game(0, 0)._replace(actions=tuple(actions[1 : len(waiting)].tolist()))
+    monkeypatch.setattr(WaitSearch, "find_best", lambda *_: found)
     retimed = retime_episode(waiting, BREAKOUT, 4)
-    assert len(retimed) < len(waiting)
     assert retimed.terminal
+    assert retimed.input_log is not None
+    assert len(retimed.input_log.frame_actions) == len(log.frame_actions) - 4
 
 
 def test_game_that_no_agent_can_play_is_refused() -> None:

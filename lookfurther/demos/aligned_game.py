@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 IDLE_STEPS = 4  # no-ops after which the player stands still
 MAX_IDLE_RATE = 0.3  # a byte of the player changes less often in idle steps, relative to others
 MIN_WAIT = 3  # steps
+MAX_GAP = 2  # no-ops between two waits that are one
 
 
 class AlignedGame(NamedTuple):
@@ -99,3 +101,15 @@ def find_waits(places: np.ndarray, first_step: int) -> list[tuple[int, int]]:
     is_same = (places[1:] == places[:-1]).all(1)
     is_same[:first_step] = False
     return find_true_runs(is_same, MIN_WAIT)
+
+
+def join_waits(waits: Sequence[tuple[int, int]], action_ids: np.ndarray) -> list[tuple[int, int]]:
+    """Join waits with only a few no-ops between them: the player has not acted there."""
+    joined: list[tuple[int, int]] = []
+    for begin, end in waits:
+        last_end = joined[-1][1] if joined else begin - MAX_GAP - 1
+        if begin - last_end <= MAX_GAP and (action_ids[last_end:begin] == NOOP).all():
+            joined[-1] = joined[-1][0], end
+        else:
+            joined.append((begin, end))
+    return joined

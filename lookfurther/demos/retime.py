@@ -24,6 +24,7 @@ from lookfurther.demos.aligned_game import (
     find_enemy_bytes,
     find_player_bytes,
     find_waits,
+    join_waits,
     record_game,
     require_aligned,
 )
@@ -56,7 +57,7 @@ MAX_EDITED_GAMES = 6  # of those before a wait, games whose steps after it are c
 
 # Where nearly all games fail, waits may be much longer, because enemies then return to where they
 # were. If that does not help, the search goes back some waits and keeps more games.
-MAX_GOOD_CONFLICTS = 2  # that a wait adds if it was passed well
+MAX_GOOD_CONFLICTS = 2  # that a wait adds if it was passed well; with a clock, none
 BACKTRACK_WAITS = (6, 12, 24)  # each time with twice as many games
 
 
@@ -90,7 +91,7 @@ class WaitSearch:
         self.emulator, self.game, self.clock_period = emulator, game, clock_period
         self.player = find_player_bytes(game)
         self.enemies = find_enemy_bytes(game, self.player)
-        waits = find_waits(game.ram[:, self.player], game.first_step)
+        waits = join_waits(find_waits(game.ram[:, self.player], game.first_step), game.action_ids)
         begins = [begin for begin, _ in waits] + [len(game.action_ids)]
         self.waits = [
             Wait(*wait, following) for wait, following in zip(waits, begins[1:], strict=True)
@@ -127,9 +128,9 @@ class WaitSearch:
         policy.settle()
         return RetimedGame(ale.cloneState(), tuple(actions), policy, is_original=True)
 
-    @staticmethod
-    def _is_lost(before: Sequence[RetimedGame], after: Sequence[RetimedGame]) -> bool:
-        return least_conflicts(after) > least_conflicts(before) + MAX_GOOD_CONFLICTS
+    def _is_lost(self, before: Sequence[RetimedGame], after: Sequence[RetimedGame]) -> bool:
+        new_conflicts = least_conflicts(after) - least_conflicts(before)
+        return new_conflicts > (0 if self.clock_period else MAX_GOOD_CONFLICTS)
 
     def keep_wait(self, games: Sequence[RetimedGame], wait: Wait) -> list[RetimedGame]:
         """The games after an unchanged wait; none without a clock or with another conflict."""
