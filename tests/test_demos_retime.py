@@ -43,6 +43,7 @@ from lookfurther.errors import DemonstrationError
 
 MONTEZUMA, BREAKOUT = "ALE/MontezumaRevenge-v5", "ALE/Breakout-v5"
 NOOP, FIRE, RIGHT, LEFT = 0, 1, 3, 4
+PLAYER_X = 42  # the byte of Montezuma's Revenge
 
 
 def test_waits_are_stretches_without_a_change() -> None:
@@ -298,6 +299,34 @@ def search_hard_game(
     monkeypatch.setattr(search, "try_waits", try_waits)
     monkeypatch.setattr(search, "_begin_game", lambda: fake_game(0, 0))
     return search.find_best(), played
+
+
+class LifeAtPlace:
+    """An emulator whose player has a further life at one place."""
+
+    def __init__(self, ale: Any, place: int) -> None:
+        self._ale, self._place = ale, place
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ale, name)
+
+    def lives(self) -> int:
+        return 6 + int(self._ale.getRAM()[PLAYER_X] == self._place)
+
+
+def test_games_that_get_a_life_pass_the_wait() -> None:
+    """As the original does: it gets the life some steps after the wait."""
+    pytest.importorskip("ale_py")
+    search, wait = record_walk(), Wait(10, 30, 34)
+    original, ale = begin_walk(search), search.emulator.ale
+    x = search.game.ram[:, PLAYER_X]
+    place_before, place = (int(x[step]) for step in (wait.end + 1, wait.next_begin))
+    search.game = search.game._replace(lives=6 + (x == place))
+    assert search.game.lives[wait.end : wait.next_begin + 1].tolist() == [6, 6, 7, 7, 7]
+    search.emulator.ale = LifeAtPlace(ale, place)  # type: ignore[assignment]
+    assert search.try_waits([original], wait, 24, USUAL_TRIALS)
+    search.emulator.ale = LifeAtPlace(ale, place_before)  # type: ignore[assignment]
+    assert search.try_waits([original], wait, 24, USUAL_TRIALS) == []  # it is lost again
 
 
 def test_edits_are_small_changes_of_the_first_steps() -> None:

@@ -218,10 +218,11 @@ class WaitSearch:
     ) -> RetimedGame | None:
         """The game up to the next wait, or None if it is not where the original is."""
         game, policy = self.game, waited.policy.copy()
-        reward = self.play_on(
-            waited.state, policy, after, max_conflicts, int(game.lives[wait.next_begin])
-        )
+        lives = game.lives[wait.end : wait.next_begin + 1]  # the original may get one more
+        reward = self.play_on(waited.state, policy, after, max_conflicts, int(lives.min()))
         if reward != game.rewards[wait.end : wait.next_begin].sum():
+            return None
+        if self.emulator.ale.lives() < lives[-1]:
             return None
         if (self.emulator.ale.getRAM() != game.ram[wait.next_begin])[self.player].any():
             return None
