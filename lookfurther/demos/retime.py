@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 MAX_GAMES = 10  # games of different lengths that are kept, and as many with different enemies
 MAX_EDITED_GAMES = 6  # of those before a wait, games whose steps after it are changed
+MAX_EDITED_STRETCH = 100  # steps to the next wait; there are about a thousand changes to play
 
 # Where nearly all games fail, waits may be much longer, because enemies then return to where they
 # were. If that does not help, the search goes back some waits and keeps more games.
@@ -150,7 +151,8 @@ class WaitSearch:
         """The games after a wait and the steps up to the next one."""
         originals = [self._pass_as_original(game, wait) for game in games if game.is_original]
         passed = originals + self.try_waits(games, wait, max_games, USUAL_TRIALS)
-        if least_conflicts(passed) > least_conflicts(games):
+        is_short = wait.next_begin - wait.end <= MAX_EDITED_STRETCH
+        if is_short and least_conflicts(passed) > least_conflicts(games):
             passed += self.try_waits(
                 best_games(games, MAX_EDITED_GAMES), wait, max_games, EDITED_TRIALS
             )
@@ -168,7 +170,8 @@ class WaitSearch:
         """
         after = tuple(self.game.action_ids[wait.end : wait.next_begin].tolist())
         steps_after = trials.steps_after(after)
-        passed = PassedGames(least_conflicts(games) + trials.max_new_conflicts)
+        new_conflicts = 0 if self.clock_period else trials.max_new_conflicts
+        passed = PassedGames(least_conflicts(games) + new_conflicts)
         tried: set[tuple[int, bytes, int]] = set()
         for game in sorted(games, key=lambda game: game.cost):
             max_conflicts = passed.max_conflicts
