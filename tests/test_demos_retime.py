@@ -30,8 +30,10 @@ from lookfurther.demos.step_emulator import StepEmulator
 from lookfurther.demos.wait_trials import (
     EDITED_TRIALS,
     LONG_TRIALS,
+    MAX_REWARD_DELAY,
     UNCHANGED_TRIALS,
     USUAL_TRIALS,
+    TrialLimits,
     Wait,
     WaitLimits,
     WaitTrials,
@@ -327,6 +329,20 @@ def test_games_that_get_a_life_pass_the_wait() -> None:
     assert search.try_waits([original], wait, 24, USUAL_TRIALS)
     search.emulator.ale = LifeAtPlace(ale, place_before)  # type: ignore[assignment]
     assert search.try_waits([original], wait, 24, USUAL_TRIALS) == []  # it is lost again
+
+
+def test_trial_ends_where_a_reward_is_too_late() -> None:
+    """The original gets 100 points at step 5, and loses them again at step 30."""
+    rewards = np.cumsum([0, 0, 0, 0, 0, 100, *[0] * 24, -100, 0])
+    limits = TrialLimits(max_conflicts=1, min_lives=3, rewards=rewards)
+    last = 5 + MAX_REWARD_DELAY
+    assert [limits.hold(step, 1, 3, 0) for step in (0, last - 1, last)] == [True, True, False]
+    assert limits.hold(last, 1, 3, 100)
+    assert limits.hold(30 + MAX_REWARD_DELAY, 1, 3, 0)
+    assert limits.hold(1000, 1, 3, 0)  # an edited trial may be longer
+    assert not limits.hold(0, 2, 3, 0)
+    assert not limits.hold(0, 1, 2, 0)
+    assert TrialLimits(0).hold(99, 0, 0, -1)
 
 
 def test_edits_are_small_changes_of_the_first_steps() -> None:

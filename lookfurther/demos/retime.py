@@ -44,6 +44,7 @@ from lookfurther.demos.wait_trials import (
     LONG_TRIALS,
     UNCHANGED_TRIALS,
     USUAL_TRIALS,
+    TrialLimits,
     Wait,
     WaitLimits,
     WaitTrials,
@@ -210,7 +211,7 @@ class WaitSearch:
         yield waited
         for _ in range(limits.longest(wait, len(game.actions))):
             policy = waited.policy.copy()
-            if self.play_on(waited.state, policy, [NOOP], max_conflicts) is None:
+            if self.play_on(waited.state, policy, [NOOP], TrialLimits(max_conflicts)) is None:
                 return
             state = self.emulator.ale.cloneState()
             waited = RetimedGame(state, (*waited.actions, NOOP), policy, is_original=False)
@@ -221,9 +222,11 @@ class WaitSearch:
     ) -> RetimedGame | None:
         """The game up to the next wait, or None if it is not where the original is."""
         game, policy = self.game, waited.policy.copy()
+        rewards = np.cumsum(game.rewards[wait.end : wait.next_begin])
         lives = game.lives[wait.end : wait.next_begin + 1]  # the original may get one more
-        reward = self.play_on(waited.state, policy, after, max_conflicts, int(lives.min()))
-        if reward != game.rewards[wait.end : wait.next_begin].sum():
+        limits = TrialLimits(max_conflicts, int(lives.min()), rewards)
+        reward = self.play_on(waited.state, policy, after, limits)
+        if reward is None or reward != game.rewards[wait.end : wait.next_begin].sum():
             return None
         if self.emulator.ale.lives() < lives[-1]:
             return None
@@ -237,18 +240,15 @@ class WaitSearch:
         state: ALEState,
         policy: GamePolicy,
         actions: Sequence[int],
-        max_conflicts: int | None = None,
-        min_lives: int = 0,
+        limits: TrialLimits | None = None,
     ) -> float | None:
-        """The rewards of more steps; None once there are too many conflicts or too few lives."""
-        ale, rewards = self.emulator.ale, 0.0
+        """The rewards of more steps; None once they are outside of the limits."""
+        ale, reward = self.emulator.ale, 0.0
         ale.restoreState(state)
-        for action in actions:
-            reward, frame = self.emulator.play_observed_step(action)
+        for step, action in enumerate(actions):
+            step_reward, frame = self.emulator.play_observed_step(action)
             policy.add_step(action, frame)
-            rewards += reward
-            if max_conflicts is not None and policy.conflicts > max_conflicts:
+            reward += step_reward
+            if limits and not limits.hold(step, policy.conflicts, ale.lives(), reward):
                 return None
-            if ale.lives() < min_lives:
-                return None
-        return rewards
+        return reward

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 EDITED_STEPS = 14  # after a wait that are changed
+MAX_REWARD_DELAY = 20  # steps after the original's reward
 
 
 class Wait(NamedTuple):
@@ -28,6 +31,23 @@ class WaitLimits(NamedTuple):
         length = wait.end - wait.begin
         extra = min(self.extension * length, self.extra_steps)
         return min(length + extra, wait.end + self.delay - steps)
+
+
+class TrialLimits(NamedTuple):
+    """What a trial may be like after each of its steps."""
+
+    max_conflicts: int
+    min_lives: int = 0
+    rewards: np.ndarray = np.zeros(0)  # [n] sums of the original's rewards
+
+    def hold(self, step: int, conflicts: int, lives: int, reward: float) -> bool:
+        """Whether a trial may go on. Its rewards may come some steps later."""
+        expected = step - MAX_REWARD_DELAY
+        return (
+            conflicts <= self.max_conflicts
+            and lives >= self.min_lives
+            and not (0 <= expected < len(self.rewards) and reward < self.rewards[expected])
+        )
 
 
 class WaitTrials(NamedTuple):
