@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lookfurther.cli.main import main
 from lookfurther.config import EnvConfig
@@ -22,8 +25,8 @@ from lookfurther.demos.aligned_game import (
     record_game,
 )
 from lookfurther.demos.episode import Episode, InputLog
-from lookfurther.demos.game_policy import GamePolicy, count_conflicts
-from lookfurther.demos.playback import episode_from_log
+from lookfurther.demos.game_policy import Clock, GamePolicy, trace_policy
+from lookfurther.demos.playback import episode_from_log, step_ends
 from lookfurther.demos.retime import BACKTRACK_WAITS, WaitSearch, retime_episode
 from lookfurther.demos.retimed_games import PassedGames, RetimedGame, best_games, select_games
 from lookfurther.demos.step_emulator import StepEmulator
@@ -286,7 +289,7 @@ def search_hard_game(
 ) -> tuple[RetimedGame, list[Trial]]:
     """Search a game in which only some trials pass wait 12 of 16 without ten more conflicts."""
     search = record_walk()
-    search.clock_period = clock_period
+    search.clock = Clock(clock_period)
     search.waits = [Wait(i, i, i) for i in range(16)]
     played: list[Trial] = []
 
@@ -391,6 +394,10 @@ def test_agent_without_memory_plays_the_retimed_game() -> None:
     assert play_by_lookup(retimed) == retimed.actions.tolist()
 
 
+def count_conflicts(episode: Episode, clock_period: int = 0) -> int:
+    return trace_policy(episode, clock_period).conflicts
+
+
 def test_waits_that_an_agent_with_a_clock_can_play_are_kept() -> None:
     """Equal observations at other times are no conflict."""
     pytest.importorskip("ale_py")
@@ -471,11 +478,11 @@ def test_conflicts_are_further_actions_of_an_observation() -> None:
 def test_conflicts_need_the_same_time(period: int, conflicts: int) -> None:
     """Two actions in turn, of one observation: each time of an odd clock has both of them."""
     frame = np.zeros(1, np.uint8)
-    policy = GamePolicy(frame, period)
+    policy = GamePolicy(frame, Clock(period))
     for action in (RIGHT, LEFT) * 20:
         policy.add_step(action, frame)
     assert policy.conflicts == conflicts
-    assert policy.copy().time == policy.time
+    assert policy.copy().clock == policy.clock
 
 
 def test_short_last_step_is_played() -> None:
@@ -543,3 +550,36 @@ def test_retime_command_counts_conflicts_with_the_clock(
     assert main([*retime, "64"]) == 0
     printed = capfd.readouterr().out
     assert printed.count("0 conflicting actions") == 2  # before and after
+
+
+def test_retimed_games_of_a_set_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The second game goes on four steps before the first one. It then waits as long."""
+    pytest.importorskip("ale_py")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    first = game_episode((RIGHT, 2), (NOOP, 12), (LEFT, 5), env=BREAKOUT)
+    moves = ((RIGHT, 2), (NOOP, 8), (LEFT, 5), (NOOP, 4), (RIGHT, 2))
+    second = game_episode(*moves, env=BREAKOUT)
+    storage.save_episodes("two-v0", [first, second], get_spec(BREAKOUT, EnvConfig()), "a test")
+    assert main(["demos", "retime", "two", "--name", "agreed", "--clock-period", "64"]) == 0
+    same, retimed = catalog.open_set("agreed").episodes
+    assert same.actions.tolist() == first.actions.tolist()
+    expected = [NOOP] * 8 + [RIGHT] * 2 + [NOOP] * 12 + [LEFT] * 5 + [NOOP] * 4 + [RIGHT] * 2
+    assert retimed.actions.tolist() == expected
+    assert count_conflicts(second, 64) == 0
+    known = trace_policy(first, 64).settle()
+    assert trace_policy(second, 64, known).conflicts > 0
+    assert trace_policy(retimed, 64, known).conflicts == 0
+    last_line = next(line for line in capfd.readouterr().out.splitlines() if "episode 1: r" in line)
+    assert "33 steps, 0 conflicting actions, before: return 0, 29 steps" in last_line
+
+
+@given(st.integers(0, 3), st.integers(1, 64), st.integers(1, 60))
+def test_time_of_a_step_is_what_the_clock_shows(phase: int, period: int, steps: int) -> None:
+    log = InputLog(np.zeros(4 * steps + phase, np.uint8), phase=phase)
+    shown = step_ends(log, 4)[:-1] // 4 % period
+    clocks = [Clock.at_step(step, phase, period) for step in range(len(shown))]
+    assert [clock.time for clock in clocks] == shown.tolist()
+    for before, after in pairwise(clocks[1:]):
+        assert before.after_step() == after

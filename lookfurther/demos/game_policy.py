@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,34 +17,57 @@ from lookfurther.demos.episode import Episode
 from lookfurther.demos.policy_trace import NO_FRAMES, Observation, append_frame
 
 Moment = tuple[Observation, int]  # with the time that a clock shows
-NO_ACTIONS: Mapping[Moment, frozenset[int]] = MappingProxyType({})
+Policy = Mapping[Moment, frozenset[int]]
+NO_POLICY: Policy = MappingProxyType({})
+
+
+class Clock(NamedTuple):
+    """What an agent's clock shows: the steps since power-on; a period of 0 is no clock."""
+
+    period: int = 0
+    time: int = 0
+
+    @classmethod
+    def at_step(cls, step: int, phase: int, period: int) -> Clock:
+        """Before a step of an episode. A first step of fewer frames does not count."""
+        elapsed = max(0, step - 1) if phase else step
+        return cls(period, elapsed % period if period else 0)
+
+    def after_step(self) -> Clock:
+        return Clock(self.period, (self.time + 1) % self.period) if self.period else self
+
+
+NO_CLOCK = Clock()
 
 
 class GamePolicy:
-    """The actions of each observation of a game so far; a clock's period of 0 is no clock."""
+    """The actions of each observation of a game so far, and of the games before it."""
 
-    def __init__(self, frame: np.ndarray, clock_period: int = 0) -> None:
+    def __init__(
+        self, frame: np.ndarray, clock: Clock = NO_CLOCK, known: Policy = NO_POLICY
+    ) -> None:
         self.conflicts = 0  # observation and action, where the observation has another one already
         self.observation = append_frame(NO_FRAMES, frame)
-        self.clock_period, self.time = clock_period, 0
-        self._settled = NO_ACTIONS  # shared by copies
+        self.clock = clock
+        self._settled = known  # shared by copies
         self._recent: dict[Moment, frozenset[int]] = {}
 
     def copy(self) -> GamePolicy:
         """A policy that can continue differently."""
         copied = GamePolicy.__new__(GamePolicy)
         copied.conflicts, copied.observation = self.conflicts, self.observation
-        copied.clock_period, copied.time = self.clock_period, self.time
+        copied.clock = self.clock
         copied._settled, copied._recent = self._settled, dict(self._recent)
         return copied
 
-    def settle(self) -> None:
-        """Make later copies fast."""
+    def settle(self) -> Policy:
+        """Make later copies fast; returns all actions."""
         self._settled, self._recent = {**self._settled, **self._recent}, {}
+        return self._settled
 
     def add_step(self, action: int, next_frame: np.ndarray) -> None:
         """Take an action, and see the frame that follows."""
-        moment = (self.observation, self.time)
+        moment = (self.observation, self.clock.time)
         known = self._recent.get(moment) or self._settled.get(moment)
         if known is None:
             self._recent[moment] = frozenset((action,))
@@ -51,18 +75,19 @@ class GamePolicy:
             self.conflicts += 1
             self._recent[moment] = known | {action}
         self.observation = append_frame(self.observation, next_frame)
-        if self.clock_period:
-            self.time = (self.time + 1) % self.clock_period
+        self.clock = self.clock.after_step()
 
 
-def count_conflicts(episode: Episode, clock_period: int = 0) -> int:
-    """Actions of an episode that an agent without memory cannot choose.
+def trace_policy(episode: Episode, clock_period: int = 0, known: Policy = NO_POLICY) -> GamePolicy:
+    """All steps of an episode.
 
     The no-ops before the first action do not count: they are the start of the game.
     """
     actions = episode.actions.tolist()
     first = next((step for step, action in enumerate(actions) if action), 0)
-    policy = GamePolicy(episode.planes[first], clock_period)
+    phase = episode.input_log.phase if episode.input_log else 0
+    clock = Clock.at_step(first, phase, clock_period)
+    policy = GamePolicy(episode.planes[first], clock, known)
     for action, plane in zip(actions[first:], episode.planes[first + 1 :], strict=True):
         policy.add_step(action, plane)
-    return policy.conflicts
+    return policy

@@ -31,7 +31,13 @@ from lookfurther.demos.aligned_game import (
 from lookfurther.demos.alignment_search import ProgressCallback
 from lookfurther.demos.delayed_log import NOOP
 from lookfurther.demos.episode import Episode, InputLog
-from lookfurther.demos.game_policy import GamePolicy, count_conflicts
+from lookfurther.demos.game_policy import (
+    NO_CLOCK,
+    NO_POLICY,
+    Clock,
+    GamePolicy,
+    Policy,
+)
 from lookfurther.demos.retimed_games import (
     PassedGames,
     RetimedGame,
@@ -53,6 +59,8 @@ from lookfurther.demos.wait_trials import (
 if TYPE_CHECKING:
     from ale_py import ALEState
 
+NO_PICTURE = np.zeros(0, np.uint8)  # of a restored emulator, before its next frame
+
 MAX_GAMES = 10  # games of different lengths that are kept, and as many with different enemies
 MAX_EDITED_GAMES = 6  # of those before a wait, games whose steps after it are changed
 MAX_EDITED_STRETCH = 100  # steps to the next wait; there are about a thousand changes to play
@@ -70,27 +78,56 @@ def retime_episode(
     on_progress: ProgressCallback | None = None,
     *,
     clock_period: int = 0,
+    known: Policy = NO_POLICY,
 ) -> Episode:
-    """The episode with other waits, verified by replay, or the episode itself."""
-    input_log, action_ids = require_aligned(episode, action_repeat)
-    emulator = StepEmulator(input_log, env, action_repeat)
-    game = record_game(emulator, action_ids, input_log.phase)
-    actions = WaitSearch(emulator, game, clock_period).find_best(on_progress).actions
-    lengths = np.full(len(actions), action_repeat)
+    """The episode with other waits, verified by replay, or the episode itself.
+
+    Its actions should agree with those of other games, which are `known`.
+    """
+    search = begin_search(episode, env, action_repeat, clock_period, known)
+    best = search.find_best(on_progress)
+    if best.cost >= search.play_original().cost:
+        return episode
+    input_log = require_aligned(episode, action_repeat)[0]
+    lengths = np.full(len(best.actions), action_repeat)
     lengths[0] = input_log.phase or action_repeat
-    frames = np.repeat(np.array(actions, np.uint8), lengths)
+    frames = np.repeat(np.array(best.actions, np.uint8), lengths)
     log = InputLog(frames, seed=input_log.seed, phase=input_log.phase, variant=input_log.variant)
     played = truncate_at_game_over(log, env, action_repeat)
     retimed = verified_episode(played, env, action_repeat)
-    before, after = ((count_conflicts(e, clock_period), len(e)) for e in (episode, retimed))
-    return retimed if after < before and retimed.score >= episode.score else episode
+    return retimed if retimed.score >= episode.score else episode
+
+
+def add_to_policy(
+    known: Policy, episode: Episode, env: str, action_repeat: int, clock_period: int
+) -> Policy:
+    """The actions of an aligned episode and of other games."""
+    search = begin_search(episode, env, action_repeat, clock_period, known)
+    return search.play_original().policy.settle()
+
+
+def begin_search(
+    episode: Episode, env: str, action_repeat: int, clock_period: int, known: Policy
+) -> WaitSearch:
+    """The search over the waits of an aligned episode."""
+    input_log, action_ids = require_aligned(episode, action_repeat)
+    emulator = StepEmulator(input_log, env, action_repeat)
+    game = record_game(emulator, action_ids, input_log.phase)
+    clock = Clock.at_step(game.first_step, input_log.phase, clock_period)
+    return WaitSearch(emulator, game, clock, known)
 
 
 class WaitSearch:
     """A beam search over the lengths of all waits."""
 
-    def __init__(self, emulator: StepEmulator, game: AlignedGame, clock_period: int = 0) -> None:
-        self.emulator, self.game, self.clock_period = emulator, game, clock_period
+    def __init__(
+        self,
+        emulator: StepEmulator,
+        game: AlignedGame,
+        clock: Clock = NO_CLOCK,  # before the first step that acts
+        known: Policy = NO_POLICY,
+    ) -> None:
+        self.emulator, self.game, self.clock, self.known = emulator, game, clock, known
         self.player = find_player_bytes(game)
         self.enemies = find_enemy_bytes(game, self.player)
         waits = join_waits(find_waits(game.ram[:, self.player], game.first_step), game.action_ids)
@@ -120,23 +157,28 @@ class WaitSearch:
                 on_progress(self.waits[index].next_begin, len(self.game.action_ids))
         return min(history[-1], key=lambda game: game.cost)
 
+    def play_original(self) -> RetimedGame:
+        """The whole game with its own waits."""
+        whole = Wait(self.first_wait, self.first_wait, len(self.game.action_ids))
+        return self._pass_as_original(self._begin_game(), whole)
+
     def _begin_game(self) -> RetimedGame:
         """The original up to its first wait."""
         game, ale = self.game, self.emulator.ale
         actions = game.action_ids[: self.first_wait].tolist()
         ale.restoreState(game.first_state)
-        policy = GamePolicy(ale.getScreenGrayscale(), self.clock_period)
+        policy = GamePolicy(NO_PICTURE, self.clock, self.known)
         self.play_on(game.first_state, policy, actions[game.first_step :])
         policy.settle()
         return RetimedGame(ale.cloneState(), tuple(actions), policy, is_original=True)
 
     def _is_lost(self, before: Sequence[RetimedGame], after: Sequence[RetimedGame]) -> bool:
         new_conflicts = least_conflicts(after) - least_conflicts(before)
-        return new_conflicts > (0 if self.clock_period else MAX_GOOD_CONFLICTS)
+        return new_conflicts > (0 if self.clock.period else MAX_GOOD_CONFLICTS)
 
     def keep_wait(self, games: Sequence[RetimedGame], wait: Wait) -> list[RetimedGame]:
         """The games after an unchanged wait; none without a clock or with another conflict."""
-        if not self.clock_period:
+        if not self.clock.period:
             return []
         passed = [self._pass_as_original(game, wait) for game in games if game.is_original]
         changed = [game for game in games if not game.is_original]
@@ -171,7 +213,7 @@ class WaitSearch:
         """
         after = tuple(self.game.action_ids[wait.end : wait.next_begin].tolist())
         steps_after = trials.steps_after(after)
-        new_conflicts = 0 if self.clock_period else trials.max_new_conflicts
+        new_conflicts = 0 if self.clock.period else trials.max_new_conflicts
         passed = PassedGames(least_conflicts(games) + new_conflicts)
         tried: set[tuple[int, bytes, int]] = set()
         for game in sorted(games, key=lambda game: game.cost):

@@ -15,7 +15,6 @@ from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode
 from lookfurther.errors import ConfigError
 from lookfurther.settings.bounds import BOUNDS
-from lookfurther.system.processes import parallel_map
 
 
 @dataclass(frozen=True)
@@ -36,34 +35,46 @@ def retime_set(options: RetimeOptions) -> int:
     name, demo_set = catalog.new_set_id(options.name), catalog.open_set(options.source)
     spec, env_config = demo_set.description.spec, storage.recorded_env_config(demo_set.description)
     check_alignable(demo_set)
-    action_repeat, clock_period = env_config.action_repeat, options.clock_period
-    retime = partial(print_retimed, demo_set.name, spec.env, action_repeat, clock_period)
-    episodes = list(parallel_map(retime, list(enumerate(demo_set.episodes))))
+    episodes = retime_episodes(demo_set, env_config.action_repeat, options.clock_period)
     source = f"retimed from {demo_set.name}"
     save_new_set(name, episodes, spec, source, env_config)
     return 0
 
 
-def print_retimed(
-    set_name: str,
-    env: str,
-    action_repeat: int,
-    clock_period: int,
-    numbered: tuple[int, Episode],
-) -> Episode:
-    """Retime one episode and print the outcome."""
-    from lookfurther.demos.retime import retime_episode
+def retime_episodes(
+    demo_set: catalog.DemoSet, action_repeat: int, clock_period: int
+) -> list[Episode]:
+    """Retime each episode and print the outcome.
 
-    index, episode = numbered
-    label = f"{set_name}, episode {index}"
+    One policy must play them all, so each one should take the actions of those before it where it
+    shows the same.
+    """
+    from lookfurther.demos.game_policy import NO_POLICY, trace_policy
+    from lookfurther.demos.retime import add_to_policy, retime_episode
 
-    def print_progress(step: int, steps: int) -> None:
-        print(f"{label}: step {step:,} of {steps:,}", flush=True)
-
-    retimed = retime_episode(episode, env, action_repeat, print_progress, clock_period=clock_period)
-    before, after = (format_retimed(e, clock_period) for e in (episode, retimed))
-    print(f"{label}: {after}, before: {before}", flush=True)
+    env = demo_set.description.spec.env
+    known = shown = NO_POLICY  # screens of the emulator, what an agent sees
+    retimed: list[Episode] = []
+    for index, old in enumerate(demo_set.episodes):
+        label = f"{demo_set.name}, episode {index}"
+        on_progress = partial(print_progress, label)
+        new = retime_episode(
+            old, env, action_repeat, on_progress, clock_period=clock_period, known=known
+        )
+        known = add_to_policy(known, new, env, action_repeat, clock_period)
+        before, after = (trace_policy(episode, clock_period, shown) for episode in (old, new))
+        print(
+            f"{label}: {format_episode_size(new)}, {after.conflicts} conflicting actions,"
+            f" before: {format_episode_size(old)}, {before.conflicts} conflicting actions",
+            flush=True,
+        )
+        shown = after.settle()
+        retimed.append(new)
     return retimed
+
+
+def print_progress(label: str, step: int, steps: int) -> None:
+    print(f"{label}: step {step:,} of {steps:,}", flush=True)
 
 
 def check_clock_period(clock_period: int) -> None:
@@ -71,11 +82,3 @@ def check_clock_period(clock_period: int) -> None:
     bound = BOUNDS["environment.clock_period"]
     if not bound.holds(clock_period):
         raise ConfigError(f"--clock-period must be {bound.description}, not {clock_period}")
-
-
-def format_retimed(episode: Episode, clock_period: int) -> str:
-    """Size and conflicts of an episode."""
-    from lookfurther.demos.game_policy import count_conflicts
-
-    conflicts = count_conflicts(episode, clock_period)
-    return f"{format_episode_size(episode)}, {conflicts} conflicting actions"
