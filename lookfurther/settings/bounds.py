@@ -94,6 +94,12 @@ BOUNDS: dict[str, Bound] = {
 
 def check_bounds(settings: Mapping[str, Any]) -> None:
     """Raise a ConfigError for the first setting, by dotted name, that is out of bounds."""
-    for name, (holds, description) in BOUNDS.items():
-        if not holds(settings[name]):
-            raise ConfigError(f"{name} must be {description}, not {settings[name]!r}")
+    for name in BOUNDS:
+        check_bound(name, settings[name])
+
+
+def check_bound(name: str, value: Any, label: str = "") -> None:
+    """Raise a ConfigError if a value is out of a setting's bounds; `label` names it instead."""
+    holds, description = BOUNDS[name]
+    if not holds(value):
+        raise ConfigError(f"{label or name} must be {description}, not {value!r}")

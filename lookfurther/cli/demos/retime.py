@@ -13,8 +13,7 @@ from lookfurther.cli.demos.formatting import format_episode_size
 from lookfurther.cli.demos.transfer import save_new_set
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode
-from lookfurther.errors import ConfigError
-from lookfurther.settings.bounds import BOUNDS
+from lookfurther.settings.bounds import check_bound
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class RetimeOptions:
 
 def retime_set(options: RetimeOptions) -> int:
     """Save a new set; an episode that does not get better is kept unchanged."""
-    check_clock_period(options.clock_period)
+    check_bound("environment.clock_period", options.clock_period, "--clock-period")
     name, demo_set = catalog.new_set_id(options.name), catalog.open_set(options.source)
     spec, env_config = demo_set.description.spec, storage.recorded_env_config(demo_set.description)
     check_alignable(demo_set)
@@ -75,10 +74,3 @@ def retime_episodes(
 
 def print_progress(label: str, step: int, steps: int) -> None:
     print(f"{label}: step {step:,} of {steps:,}", flush=True)
-
-
-def check_clock_period(clock_period: int) -> None:
-    """Raise if no agent can have such a clock."""
-    bound = BOUNDS["environment.clock_period"]
-    if not bound.holds(clock_period):
-        raise ConfigError(f"--clock-period must be {bound.description}, not {clock_period}")
