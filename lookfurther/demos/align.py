@@ -62,7 +62,7 @@ def align_from_start(
     if closest.trace:
         policy_table.add_game(closest.trace)
     start_log = alignment.search.delayed.input_log
-    input_log = _hold_actions(start_log, closest.action_sequence(), env, action_repeat)
+    input_log = with_step_actions(start_log, closest.action_sequence(), action_repeat)
     return verified_episode(input_log, env, action_repeat)
 
 
@@ -80,21 +80,13 @@ def hold_episode_actions(episode: Episode, env: str, action_repeat: int) -> Inpu
     input_log = _require_log(episode)
     emulator = make_emulator(input_log, env, action_repeat)
     action_ids = np.array(emulator.legal_actions)[episode.actions]
-    return _hold_actions(input_log, action_ids, env, action_repeat)
+    return with_step_actions(input_log, action_ids, action_repeat)
 
 
 def _require_log(episode: Episode) -> InputLog:
     if episode.input_log is None:
         raise DemonstrationError("an episode without an input log cannot be aligned")
     return episode.input_log
-
-
-def _hold_actions(
-    input_log: InputLog, action_ids: np.ndarray, env: str, action_repeat: int
-) -> InputLog:
-    """The input log with one action per step, truncated where the game is over."""
-    held = with_step_actions(input_log, action_ids, action_repeat)
-    return truncate_at_game_over(held, env, action_repeat)
 
 
 def truncate_at_game_over(input_log: InputLog, env: str, action_repeat: int) -> InputLog:
@@ -104,9 +96,10 @@ def truncate_at_game_over(input_log: InputLog, env: str, action_repeat: int) -> 
 
 
 def verified_episode(input_log: InputLog, env: str, action_repeat: int) -> Episode:
-    """The episode of an input log, with the audit of its replay."""
+    """The episode of an input log up to the end of the game, with the audit of its replay."""
     env_config = EnvConfig(action_repeat=action_repeat)
-    episode = episode_from_log(input_log, env, action_repeat)
+    played = truncate_at_game_over(input_log, env, action_repeat)
+    episode = episode_from_log(played, env, action_repeat)
     return replace(episode, audit=verify_episode(episode, get_spec(env, env_config), env_config))
 
 
@@ -125,4 +118,4 @@ def search_alignment(
     reference = record_reference(human_log, env, action_repeat)
     search = BeamSearch(reference, without_delay(human_log), env, action_repeat)
     closest = AlignmentSearch(search).find_closest(on_progress)
-    return _hold_actions(human_log, closest.action_sequence(), env, action_repeat)
+    return with_step_actions(human_log, closest.action_sequence(), action_repeat)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lookfurther.demos.align import truncate_at_game_over, verified_episode
+from lookfurther.demos.align import verified_episode
 from lookfurther.demos.aligned_game import require_aligned
 from lookfurther.demos.beam_search import (
     BeamSearch,
@@ -138,9 +138,9 @@ class RecoverySearch:
         frames = np.concatenate([np.full(stuck.noop_frames, NOOP, np.uint8), frames])
         phase = stuck.noop_frames % self.action_repeat
         log = InputLog(frames, seed=self.log.seed, phase=phase, variant=self.log.variant)
-        played = truncate_at_game_over(log, self.env, self.action_repeat)
-        episode = verified_episode(played, self.env, self.action_repeat)
-        return replace(episode, first_imitated_step=len(episode) - len(found))
+        steps = len(step_ends(log, self.action_repeat)) - 1
+        episode = verified_episode(log, self.env, self.action_repeat)
+        return replace(episode, first_imitated_step=steps - len(found))
 
     def _target_window(self, ram: np.ndarray) -> range:
         """The steps of the demonstration around the one that is nearest to a place."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lookfurther.demos.align import truncate_at_game_over, verified_episode
+from lookfurther.demos.align import verified_episode
 from lookfurther.demos.aligned_game import (
     AlignedGame,
     find_enemy_bytes,
@@ -93,8 +93,7 @@ def retime_episode(
     lengths[0] = input_log.phase or action_repeat
     frames = np.repeat(np.array(best.actions, np.uint8), lengths)
     log = InputLog(frames, seed=input_log.seed, phase=input_log.phase, variant=input_log.variant)
-    played = truncate_at_game_over(log, env, action_repeat)
-    retimed = verified_episode(played, env, action_repeat)
+    retimed = verified_episode(log, env, action_repeat)
     return retimed if retimed.score >= episode.score else episode
 
 
