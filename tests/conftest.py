@@ -53,6 +53,14 @@ def datasets_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def few_retimed_games(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The games of tests are simple, so a search over waits need not keep many."""
+    from lookfurther.demos import retime
+
+    monkeypatch.setattr(retime, "MAX_GAMES", 4)
+
+
 @pytest.fixture(scope="session")
 def balance_demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A set of two CartPole episodes, which tests only read."""

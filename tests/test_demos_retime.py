@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from lookfurther.cli.main import main
 from lookfurther.config import EnvConfig
-from lookfurther.demos import catalog, retime, storage
+from lookfurther.demos import catalog, storage
 from lookfurther.demos.align import truncate_at_game_over
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.game_policy import Clock, GamePolicy, trace_policy
-from lookfurther.demos.playback import episode_from_log, step_ends
+from lookfurther.demos.playback import elapsed_steps, episode_from_log, step_ends
 from lookfurther.demos.retime import WaitSearch, retime_episode
 from lookfurther.envs import get_spec
 from lookfurther.envs.emulator import Emulator
@@ -32,14 +32,10 @@ from tests.waiting_games import (
     game_episode,
 )
 
+pytestmark = pytest.mark.usefixtures("few_retimed_games")
+
 # On the platform of the start, twice.
 WALK_AND_WAIT = ((RIGHT, 2), (NOOP, 20), (LEFT, 2), (NOOP, 9)) * 2
-
-
-@pytest.fixture(autouse=True)
-def keep_few_games(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The games of these tests are simple, so few of them are enough."""
-    monkeypatch.setattr(retime, "MAX_GAMES", 4)
 
 
 @pytest.mark.parametrize("phase", [0, 3])
@@ -79,7 +75,7 @@ def test_agent_without_memory_plays_the_retimed_game() -> None:
 
 
 def count_conflicts(episode: Episode, clock_period: int = 0) -> int:
-    return trace_policy(episode, clock_period).conflicts
+    return trace_policy(episode, 4, clock_period).conflicts
 
 
 def test_waits_that_an_agent_with_a_clock_can_play_are_kept() -> None:
@@ -252,9 +248,9 @@ def test_retimed_games_of_a_set_agree(
     expected = [NOOP] * 8 + [RIGHT] * 2 + [NOOP] * 12 + [LEFT] * 5 + [NOOP] * 4 + [RIGHT] * 2
     assert retimed.actions.tolist() == expected
     assert count_conflicts(second, 64) == 0
-    known = trace_policy(first, 64).settle()
-    assert trace_policy(second, 64, known).conflicts > 0
-    assert trace_policy(retimed, 64, known).conflicts == 0
+    known = trace_policy(first, 4, 64).settle()
+    assert trace_policy(second, 4, 64, known).conflicts > 0
+    assert trace_policy(retimed, 4, 64, known).conflicts == 0
     last_line = next(line for line in capfd.readouterr().out.splitlines() if "episode 1: r" in line)
     assert "33 steps, 0 conflicting actions, before: return 0, 29 steps" in last_line
 
@@ -263,7 +259,9 @@ def test_retimed_games_of_a_set_agree(
 def test_time_of_a_step_is_what_the_clock_shows(phase: int, period: int, steps: int) -> None:
     log = InputLog(np.zeros(4 * steps + phase, np.uint8), phase=phase)
     shown = step_ends(log, 4)[:-1] // 4 % period
-    clocks = [Clock.at_step(step, phase, period) for step in range(len(shown))]
+    full_steps = [max(0, step - 1) if phase else step for step in range(len(shown))]
+    assert elapsed_steps(log, 4)[:-1].tolist() == full_steps
+    clocks = [Clock(period, step) for step in full_steps]
     assert [clock.time for clock in clocks] == shown.tolist()
     for before, after in pairwise(clocks[1:]):
         assert before.after_step() == after

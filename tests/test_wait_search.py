@@ -35,6 +35,8 @@ from lookfurther.demos.wait_trials import (
 )
 from tests.waiting_games import LEFT, MONTEZUMA, NOOP, PLAYER_X, RIGHT, fake_game, game_episode
 
+pytestmark = pytest.mark.usefixtures("few_retimed_games")
+
 
 def test_waits_are_stretches_without_a_change() -> None:
     """Steps 0 ... 8; places change at the end of steps 0, 4 and 5."""
@@ -72,12 +74,6 @@ def test_player_bytes_move_with_the_player_only() -> None:
     player = find_player_bytes(game)
     assert player.tolist() == [2, *range(4, 128)]
     assert find_enemy_bytes(game, player).tolist() == [3]
-
-
-@pytest.fixture(autouse=True)
-def keep_few_games(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The games of these tests are simple, so few of them are enough."""
-    monkeypatch.setattr(retime, "MAX_GAMES", 4)
 
 
 def record_walk() -> WaitSearch:

@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lookfurther.demos.aligned_game import require_aligned
 from lookfurther.demos.episode import Episode
+from lookfurther.demos.playback import elapsed_steps
 from lookfurther.demos.policy_trace import NO_FRAMES, Observation, append_frame
 
 Moment = tuple[Observation, int]  # with the time that a clock shows
@@ -22,19 +24,18 @@ NO_POLICY: Policy = MappingProxyType({})
 
 
 class Clock(NamedTuple):
-    """What an agent's clock shows: the steps since power-on; a period of 0 is no clock."""
+    """An agent's clock; a period of 0 is no clock."""
 
     period: int = 0
-    time: int = 0
+    steps: int = 0  # since power-on
 
-    @classmethod
-    def at_step(cls, step: int, phase: int, period: int) -> Clock:
-        """Before a step of an episode. A first step of fewer frames does not count."""
-        elapsed = max(0, step - 1) if phase else step
-        return cls(period, elapsed % period if period else 0)
+    @property
+    def time(self) -> int:
+        """What it shows."""
+        return self.steps % self.period if self.period else 0
 
     def after_step(self) -> Clock:
-        return Clock(self.period, (self.time + 1) % self.period) if self.period else self
+        return self._replace(steps=self.steps + 1)
 
 
 NO_CLOCK = Clock()
@@ -78,15 +79,17 @@ class GamePolicy:
         self.clock = self.clock.after_step()
 
 
-def trace_policy(episode: Episode, clock_period: int = 0, known: Policy = NO_POLICY) -> GamePolicy:
-    """All steps of an episode.
+def trace_policy(
+    episode: Episode, action_repeat: int, clock_period: int = 0, known: Policy = NO_POLICY
+) -> GamePolicy:
+    """All steps of an aligned episode.
 
     The no-ops before the first action do not count: they are the start of the game.
     """
+    input_log, _ = require_aligned(episode, action_repeat)
     actions = episode.actions.tolist()
     first = next((step for step, action in enumerate(actions) if action), 0)
-    phase = episode.input_log.phase if episode.input_log else 0
-    clock = Clock.at_step(first, phase, clock_period)
+    clock = Clock(clock_period, int(elapsed_steps(input_log, action_repeat)[first]))
     policy = GamePolicy(episode.planes[first], clock, known)
     for action, plane in zip(actions[first:], episode.planes[first + 1 :], strict=True):
         policy.add_step(action, plane)

@@ -145,6 +145,11 @@ def step_ends(input_log: InputLog, action_repeat: int) -> np.ndarray:
     return np.unique(np.concatenate([[0], np.arange(first, frames, action_repeat), [frames]]))
 
 
+def elapsed_steps(input_log: InputLog, action_repeat: int) -> np.ndarray:
+    """The full steps since power-on that a clock shows, before each step and at the end [T + 1]."""
+    return step_ends(input_log, action_repeat) // action_repeat
+
+
 def draw_demo_clock(episode: Episode, env_config: EnvConfig, name: str) -> None:
     """Draw the time since power-on into the planes of an Atari episode."""
     if episode.input_log is None:
@@ -152,7 +157,7 @@ def draw_demo_clock(episode: Episode, env_config: EnvConfig, name: str) -> None:
             f"{name} has no input log, so its time since power-on is not known:"
             " set environment.clock_period 0"
         )
-    steps = step_ends(episode.input_log, env_config.action_repeat) // env_config.action_repeat
+    steps = elapsed_steps(episode.input_log, env_config.action_repeat)
     draw_clock(episode.planes[:, 0], steps, env_config.clock_period)
 
 

@@ -38,6 +38,7 @@ from lookfurther.demos.game_policy import (
     GamePolicy,
     Policy,
 )
+from lookfurther.demos.playback import elapsed_steps
 from lookfurther.demos.retimed_games import (
     PassedGames,
     RetimedGame,
@@ -86,7 +87,7 @@ def retime_episode(
     """
     search = begin_search(episode, env, action_repeat, clock_period, known)
     best = search.find_best(on_progress)
-    if best.cost >= search.play_original().cost:
+    if best.is_original:
         return episode
     input_log = require_aligned(episode, action_repeat)[0]
     lengths = np.full(len(best.actions), action_repeat)
@@ -112,8 +113,8 @@ def begin_search(
     input_log, action_ids = require_aligned(episode, action_repeat)
     emulator = StepEmulator(input_log, env, action_repeat)
     game = record_game(emulator, action_ids, input_log.phase)
-    clock = Clock.at_step(game.first_step, input_log.phase, clock_period)
-    return WaitSearch(emulator, game, clock, known)
+    steps = int(elapsed_steps(input_log, action_repeat)[game.first_step])
+    return WaitSearch(emulator, game, Clock(clock_period, steps), known)
 
 
 class WaitSearch:
@@ -137,7 +138,7 @@ class WaitSearch:
         self.first_wait = begins[0]
 
     def find_best(self, on_progress: ProgressCallback | None = None) -> RetimedGame:
-        """The game with the fewest conflicts, and the shortest of those."""
+        """The shortest game with the fewest conflicts; of equal ones the original."""
         history = [[self._begin_game()]]  # the games before each wait
         repeated_until, efforts = 0, 0  # while it plays waits again: up to which one, how often
         while len(history) <= len(self.waits):
@@ -165,7 +166,6 @@ class WaitSearch:
         """The original up to its first wait."""
         game, ale = self.game, self.emulator.ale
         actions = game.action_ids[: self.first_wait].tolist()
-        ale.restoreState(game.first_state)
         policy = GamePolicy(NO_PICTURE, self.clock, self.known)
         self.play_on(game.first_state, policy, actions[game.first_step :])
         policy.settle()
@@ -267,7 +267,7 @@ class WaitSearch:
         lives = game.lives[wait.end : wait.next_begin + 1]  # the original may get one more
         limits = TrialLimits(max_conflicts, int(lives.min()), rewards)
         reward = self.play_on(waited.state, policy, after, limits)
-        if reward is None or reward != game.rewards[wait.end : wait.next_begin].sum():
+        if reward != game.rewards[wait.end : wait.next_begin].sum():
             return None
         if self.emulator.ale.lives() < lives[-1]:
             return None

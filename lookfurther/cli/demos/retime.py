@@ -61,7 +61,9 @@ def retime_episodes(
             old, env, action_repeat, on_progress, clock_period=clock_period, known=known
         )
         known = add_to_policy(known, new, env, action_repeat, clock_period)
-        before, after = (trace_policy(episode, clock_period, shown) for episode in (old, new))
+        before, after = (
+            trace_policy(episode, action_repeat, clock_period, shown) for episode in (old, new)
+        )
         print(
             f"{label}: {format_episode_size(new)}, {after.conflicts} conflicting actions,"
             f" before: {format_episode_size(old)}, {before.conflicts} conflicting actions",
