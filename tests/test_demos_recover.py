@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lookfurther import preset
 from lookfurther.agent import Agent
+from lookfurther.analysis.agent_games import play_agent_games
 from lookfurther.cli.main import main
 from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, recovery, storage
@@ -77,13 +78,27 @@ def test_demonstration_without_a_later_reward_is_not_followed(crossing: Episode)
 
 
 def test_stuck_steps_follow_the_last_reward() -> None:
-    rewards = np.zeros(100)
-    assert list(find_stuck_steps(rewards, 30, 5)) == [30, 60, 90]
+    rewards, lives = np.zeros(100), np.full(100, 3)
+    assert list(find_stuck_steps(rewards, lives, 30, 5)) == [30, 60, 90]
     rewards[[10, 40]] = 1, -1  # a loss is no progress
-    assert list(find_stuck_steps(rewards, 30, 2)) == [41, 71]
+    assert list(find_stuck_steps(rewards, lives, 30, 2)) == [41, 71]
     rewards[89] = 1
-    assert list(find_stuck_steps(rewards, 30, 2)) == []
-    assert list(find_stuck_steps(rewards, 10, 2)) == [100]
+    assert list(find_stuck_steps(rewards, lives, 30, 2)) == []
+    assert list(find_stuck_steps(rewards, lives, 10, 2)) == [100]
+
+
+def test_stuck_steps_follow_the_first_life_lost_after_the_last_reward() -> None:
+    rewards, lives = np.zeros(100), np.full(100, 5)
+    rewards[10] = 1
+    lives[5:] = 4  # before the reward
+    assert list(find_stuck_steps(rewards, lives, 30, 1)) == [41]
+    lives[50:] = 5  # an extra life
+    assert list(find_stuck_steps(rewards, lives, 30, 1)) == [41]
+    lives[60:] = 4
+    lives[80:] = 3
+    assert list(find_stuck_steps(rewards, lives, 10, 5)) == [71, 81, 91]
+    lives[11:] = 3  # in the step after the reward
+    assert list(find_stuck_steps(rewards, lives, 30, 1)) == [42]
 
 
 def test_demonstration_of_the_same_phase_is_preferred(crossing: Episode) -> None:
@@ -134,14 +149,14 @@ def test_cut_moves_the_first_imitated_step(crossing: Episode) -> None:
 
 
 class DownwardNetwork(nn.Module):
-    """Prefers the last action, down."""
+    """Prefers one of the 18 actions, down."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.values = nn.Parameter(torch.arange(3.0))
+        self.values = nn.Parameter(torch.eye(18)[DOWN])
 
     def forward(self, observations: Tensor) -> Tensor:
-        return self.values.expand(len(observations), 3)
+        return self.values.expand(len(observations), 18)
 
 
 @pytest.fixture
@@ -169,6 +184,28 @@ def test_recover_command_saves_a_verified_set(capfd: pytest.CaptureFixture[str])
     episodes = catalog.open_set("back").episodes
     assert [episode.first_imitated_step for episode in episodes] == [20, 40]
     assert main(["demos", "verify", "back"]) == 0
+
+
+def test_random_actions_of_games(stuck_agent: Agent) -> None:
+    """At ε 0.5, about half of the actions are not the greedy one."""
+    starts = [0, 3]
+    greedy, random = (play_agent_games(stuck_agent, starts, 200, epsilon) for epsilon in (0, 0.5))
+    for game in greedy:
+        assert (game.action_ids == DOWN).all()
+    for game, noop_frames in zip(random, starts, strict=True):
+        assert game.noop_frames == noop_frames
+        assert len(game.action_ids) == len(game.rewards) == len(game.lives) == 200
+        assert 65 < (game.action_ids != DOWN).sum() < 125
+    again = play_agent_games(stuck_agent, starts, 200, 0.5)
+    assert [game.action_ids.tolist() for game in again] == [
+        game.action_ids.tolist() for game in random
+    ]
+
+
+@pytest.mark.usefixtures("stuck_agent")
+def test_invalid_epsilon_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*COMMAND, "--epsilon", "1.5"]) == 2
+    assert "--epsilon must be between 0 and 1, not 1.5" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("stuck_agent")

@@ -165,10 +165,17 @@ class RecoverySearch:
         return ram[self.is_key_byte].tobytes()
 
 
-def find_stuck_steps(rewards: np.ndarray, interval: int, count: int) -> range:
-    """At most `count` steps of a game [T], `interval` apart, after its last positive reward."""
+def find_stuck_steps(rewards: np.ndarray, lives: np.ndarray, interval: int, count: int) -> range:
+    """At most `count` steps of a game [T], `interval` apart, after its last progress.
+
+    They follow the last positive reward or, if the agent loses a life later, the first such loss.
+    """
     earned = np.flatnonzero(rewards > 0)
     first = int(earned[-1]) + 1 if len(earned) else 0
+    lost = np.flatnonzero(np.diff(lives) < 0) + 1
+    lost = lost[lost >= first]
+    if len(lost):
+        first = int(lost[0]) + 1
     return range(first + interval, len(rewards) + 1, interval)[:count]
 
 

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RecoverOptions:
-    """Search ways from places where an Atari agent is stuck back to a demonstration."""
+    """Search ways back to a demonstration from places where an Atari agent is stuck.
+
+    Such a place follows its last reward, or a life that it loses later.
+    """
 
     run: RunPath = tyro.MISSING
     """its run folder or checkpoint"""
@@ -36,11 +39,13 @@ class RecoverOptions:
     name: NewSetName = ""
     """the new set"""
     episodes: int = 8
-    """greedy games of the agent, with 0 to 30 no-op frames before them"""
+    """games of the agent, with 0 to 30 no-op frames before them"""
     max_steps: int = 1_500
     """steps of each game"""
+    epsilon: float = 0.0
+    """probability of a random action in these games"""
     places: int = 3
-    """places of each game, after its last reward"""
+    """places of each game, after its last reward or, if it loses a life later, after that loss"""
     interval: int = 60
     """steps between these places"""
     device: str = "auto"
@@ -85,6 +90,8 @@ def _check_recover_options(options: RecoverOptions) -> None:
     ):
         if value < 1:
             raise ConfigError(f"--{option} must be at least 1, not {value}")
+    if not 0 <= options.epsilon <= 1:
+        raise ConfigError(f"--epsilon must be between 0 and 1, not {options.epsilon:g}")
     if options.episodes > NOOP_MAX + 1:
         raise ConfigError(f"--episodes must be at most {NOOP_MAX + 1}, not {options.episodes}")
 
@@ -92,14 +99,14 @@ def _check_recover_options(options: RecoverOptions) -> None:
 def play_stuck_games(
     agent: Agent, options: RecoverOptions, best_score: float
 ) -> list[list[StuckGame]]:
-    """The places of each greedy game; none of a game that reaches the demonstration's score."""
-    from lookfurther.analysis.greedy_games import play_greedy_games
+    """The places of each game; none of a game that reaches the demonstration's score."""
+    from lookfurther.analysis.agent_games import play_agent_games
     from lookfurther.demos.recovery import StuckGame, find_stuck_steps
 
     starts = [i * NOOP_MAX // max(1, options.episodes - 1) for i in range(options.episodes)]
     stuck = []
-    for game in play_greedy_games(agent, starts, options.max_steps):
-        steps = find_stuck_steps(game.rewards, options.interval, options.places)
+    for game in play_agent_games(agent, starts, options.max_steps, options.epsilon):
+        steps = find_stuck_steps(game.rewards, game.lives, options.interval, options.places)
         if game.score >= best_score:
             steps = range(0)
         size = f"return {format_number(game.score)}, {pluralize(len(game.rewards), 'step')}"

@@ -1,4 +1,4 @@
-"""Greedy games of an agent from the no-op starts of an evaluation."""
+"""Games of an agent from the no-op starts of an evaluation."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from lookfurther.analysis.rollout_envs import AtariRolloutEnv, EnvBuilder
 from lookfurther.analysis.rollouts import StackedRollout
 
 
-class GreedyGame(NamedTuple):
+class AgentGame(NamedTuple):
     """The steps of one game."""
 
     noop_frames: int  # before its first step
     action_ids: np.ndarray  # [T] ids of the emulator
     rewards: np.ndarray  # [T]
+    lives: np.ndarray  # [T] after each step
 
     @property
     def score(self) -> float:
@@ -25,7 +26,7 @@ class GreedyGame(NamedTuple):
 
 
 class GameInProgress(StackedRollout):
-    """A game that records its actions and rewards."""
+    """A game that records its actions, rewards and lives."""
 
     def __init__(self, agent: Agent, builder: EnvBuilder, noop_frames: int) -> None:
         self.game: AtariRolloutEnv = builder.begin_game(noop_frames, seed=0)
@@ -36,6 +37,7 @@ class GameInProgress(StackedRollout):
         self.noop_frames = noop_frames
         self.action_ids: list[int] = []
         self.rewards: list[float] = []
+        self.lives: list[int] = []
 
     def recorded_step(self, action: int) -> None:
         """One step with an action of the agent."""
@@ -43,20 +45,29 @@ class GameInProgress(StackedRollout):
         self.step(action)
         self.action_ids.append(self.game.actions[action])
         self.rewards.append(self.score - before)
+        self.lives.append(self.game.lives)
 
-    def finish(self) -> GreedyGame:
-        return GreedyGame(self.noop_frames, np.array(self.action_ids), np.array(self.rewards))
+    def finish(self) -> AgentGame:
+        steps = (np.array(values) for values in (self.action_ids, self.rewards, self.lives))
+        return AgentGame(self.noop_frames, *steps)
 
 
-def play_greedy_games(agent: Agent, starts: Sequence[int], max_steps: int) -> list[GreedyGame]:
-    """Games of an Atari agent after these numbers of no-op frames, all in one batch."""
-    builder = EnvBuilder(agent)
+def play_agent_games(
+    agent: Agent, starts: Sequence[int], max_steps: int, epsilon: float = 0.0
+) -> list[AgentGame]:
+    """Games of an Atari agent after these numbers of no-op frames, all in one batch.
+
+    The actions are greedy, and random with probability `epsilon`; the games are always the same.
+    """
+    builder, random = EnvBuilder(agent), np.random.default_rng(0)
     games = [GameInProgress(agent, builder, noop_frames) for noop_frames in starts]
     for _ in range(max_steps):
         active = [game for game in games if not game.env.is_over]
         if not active:
             break
         q = agent.q_values(np.stack([game.observation for game in active]))
-        for game, action in zip(active, q.argmax(-1).tolist(), strict=True):
+        is_random = random.random(len(active)) < epsilon
+        actions = np.where(is_random, random.integers(q.shape[-1], size=len(active)), q.argmax(-1))
+        for game, action in zip(active, actions.tolist(), strict=True):
             game.recorded_step(action)
     return [game.finish() for game in games]
