@@ -13,6 +13,8 @@ from lookfurther.settings.decoding import decode_dataclass
 from lookfurther.settings.run_config import RunConfig
 from lookfurther.settings.setting_names import describe_unknown, flatten_tree
 
+ClockUnit = Literal["steps", "frames"]
+
 
 @dataclass(frozen=True)
 class EnvConfig:
@@ -39,6 +41,8 @@ class EnvConfig:
     """probability that the emulator repeats the last action"""
     clock_period: int = 0
     """steps after which a clock in the lowest rows of the picture repeats; 0: no clock"""
+    clock_unit: ClockUnit = "steps"
+    """what the clock counts; frames: games after different numbers of no-op frames differ, too"""
     max_episode_length: int = 50_000
     """longest training episode, in `episode_length_unit`"""
     episode_length_unit: Literal["steps", "frames"] = "steps"

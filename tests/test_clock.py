@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lookfurther.config import EnvConfig
+from lookfurther.config import ClockUnit, EnvConfig
 from lookfurther.demos import catalog
 from lookfurther.demos.collect import ObservationPolicy, collect_episodes
 from lookfurther.demos.episode import Episode, InputLog
@@ -19,56 +19,85 @@ from lookfurther.demos.playback import draw_demo_clock, episode_from_log, make_e
 from lookfurther.demos.storage import save_episodes
 from lookfurther.envs import get_spec, make_envs
 from lookfurther.envs.atari import SCREEN_SIZE, AtariEnvs
-from lookfurther.envs.clock import CLOCK_ROWS, draw_clock, draw_clock_in_stacks
+from lookfurther.envs.clock import (
+    ClockDisplay,
+    draw_clock,
+    draw_clock_in_stacks,
+    make_clock_display,
+)
 from lookfurther.envs.emulator import Emulator
 from lookfurther.errors import DemonstrationError
 
-PERIODS = st.integers(1, 64)
+UNITS = ("steps", "frames")
+DISPLAYS = st.builds(ClockDisplay, st.integers(1, 64), st.sampled_from(UNITS), st.integers(1, 12))
 BOXING = "ALE/Boxing-v5"
 CLOCK = EnvConfig(clock_period=32)
+FRAME_CLOCK = EnvConfig(clock_period=32, clock_unit="frames")
 
 
-def planes_at(steps: np.ndarray, period: int) -> np.ndarray:
-    """Grey planes with the clock at these times."""
-    planes = np.full((len(steps), SCREEN_SIZE, SCREEN_SIZE), 7, np.uint8)
-    draw_clock(planes, steps, period)
+def planes_at(frames: np.ndarray, display: ClockDisplay) -> np.ndarray:
+    """Grey planes with the clock after these frames."""
+    planes = np.full((len(frames), SCREEN_SIZE, SCREEN_SIZE), 7, np.uint8)
+    draw_clock(planes, frames, display)
     return planes
 
 
-@given(period=PERIODS)
-def test_all_times_of_a_period_look_different_and_the_clock_repeats(period: int):
-    planes = planes_at(np.arange(2 * period), period)
-    assert len({plane.tobytes() for plane in planes}) == period
-    assert np.array_equal(planes[:period], planes[period:])
-    assert (planes[:, :-CLOCK_ROWS] == 7).all()
+@given(DISPLAYS)
+def test_all_times_of_a_period_look_different_and_the_clock_repeats(display: ClockDisplay):
+    length = display.period * display.action_repeat  # in frames
+    frames = np.arange(2 * length)
+    if display.unit == "steps":  # all frames of a step look equal
+        planes = planes_at(frames, display)
+        first = planes[:: display.action_repeat]
+        assert np.array_equal(planes, np.repeat(first, display.action_repeat, 0))
+        frames = frames[:: display.action_repeat]
+    planes, times = planes_at(frames, display), len(frames) // 2
+    assert len({plane.tobytes() for plane in planes}) == times
+    assert np.array_equal(planes[:times], planes[times:])
+    assert (planes[:, : -display.rows] == 7).all()
 
 
-def test_marks_of_a_clock_by_hand():
-    """Step 19 of 64: the upper mark is at 19 mod 8 = 3, the lower one at 19 div 8 = 2."""
-    upper, lower = planes_at(np.array([19]), 64)[0, -4:].reshape(2, 2, SCREEN_SIZE)
+@pytest.mark.parametrize("unit", UNITS)
+def test_marks_of_a_clock_by_hand(unit: ClockUnit):
+    """Frame 78, step 19 of 64: marks at 19 mod 8 = 3, 19 div 8 = 2 and 78 mod 4 = 2."""
+    display = make_clock_display(EnvConfig(clock_period=64, clock_unit=unit))
+    positions = (3, 2) if unit == "steps" else (3, 2, 2)
+    marks = planes_at(np.array([78]), display)[0, -2 * len(positions) :]
     size = SCREEN_SIZE // 8
-    for rows, position in ((upper, 3), (lower, 2)):
+    for rows, position in zip(np.split(marks, len(positions)), positions, strict=True):
         expected = np.zeros(SCREEN_SIZE, np.uint8)
         expected[position * size : (position + 1) * size] = 255
         assert (rows == expected).all()
 
 
-@given(period=PERIODS, step=st.integers(0, 1000), elapsed=st.integers(0, 6))
-def test_each_plane_of_a_stack_shows_its_own_time(period: int, step: int, elapsed: int):
-    elapsed = min(elapsed, step)
+@given(DISPLAYS, st.integers(0, 4000), st.integers(0, 6))
+def test_each_plane_of_a_stack_shows_its_own_time(display: ClockDisplay, frame: int, elapsed: int):
+    elapsed = min(elapsed, frame // display.action_repeat)
     stacks = np.zeros((1, 4, SCREEN_SIZE, SCREEN_SIZE), np.uint8)
-    draw_clock_in_stacks(stacks, np.array([step]), np.array([elapsed]), period)
+    draw_clock_in_stacks(stacks, np.array([frame]), np.array([elapsed]), display)
     for age in range(4):
-        rows = stacks[0, 3 - age, -CLOCK_ROWS:]
+        rows = stacks[0, 3 - age, -display.rows :]
         is_played = age <= elapsed
-        shown = planes_at(np.array([step - age]), period)[0, -CLOCK_ROWS:]
+        then = np.array([frame - age * display.action_repeat])
+        shown = planes_at(then, display)[0, -display.rows :]
         assert np.array_equal(rows, shown if is_played else np.zeros_like(rows))
 
 
-def test_vector_environment_shows_the_time_since_power_on_and_nothing_else_changes():
+def test_no_clock_changes_nothing():
+    planes = planes_at(np.arange(5), ClockDisplay())
+    stacks = planes[None, :4].copy()
+    draw_clock_in_stacks(stacks, np.array([40]), np.array([10]), ClockDisplay())
+    assert (planes == 7).all()
+    assert (stacks == 7).all()
+
+
+@pytest.mark.parametrize("clock", [CLOCK, FRAME_CLOCK])
+def test_vector_environment_shows_the_time_since_power_on_and_nothing_else_changes(
+    clock: EnvConfig,
+):
     pytest.importorskip("ale_py")
     lanes, steps = 3, 40
-    settings = EnvConfig(max_episode_length=25), replace(CLOCK, max_episode_length=25)
+    settings = EnvConfig(max_episode_length=25), replace(clock, max_episode_length=25)
     with (
         closing(make_envs(BOXING, settings[0], lanes, 0, 1)) as plain,
         closing(make_envs(BOXING, settings[1], lanes, 0, 1)) as clocked,
@@ -78,10 +107,9 @@ def test_vector_environment_shows_the_time_since_power_on_and_nothing_else_chang
         stacks = np.zeros_like(shown.observation)
         for t in range(steps):
             assert isinstance(clocked, AtariEnvs)
-            time = clocked.episode_frames // 4
             stacks = np.where(shown.first[:, None, None, None], 0, np.roll(stacks, -1, 1))
             stacks[:, -1] = without.observation[:, -1]
-            draw_clock(stacks[:, -1], time, 32)
+            draw_clock(stacks[:, -1], clocked.episode_frames, make_clock_display(clock))
             assert np.array_equal(shown.observation, stacks), t
             assert np.array_equal(shown.reward, without.reward)
             ends += int(shown.first.sum())
@@ -96,13 +124,14 @@ def test_vector_environment_shows_the_time_since_power_on_and_nothing_else_chang
         assert ends > lanes
 
 
+@pytest.mark.parametrize("clock", [CLOCK, FRAME_CLOCK])
 @pytest.mark.parametrize("phase", [0, 3])
-def test_demonstration_shows_what_an_emulator_with_a_clock_shows(phase: int):
+def test_demonstration_shows_what_an_emulator_with_a_clock_shows(phase: int, clock: EnvConfig):
     pytest.importorskip("ale_py")
     log = InputLog(np.random.default_rng(0).integers(0, 18, 201).astype(np.uint8), phase=phase)
     episode = episode_from_log(log, BOXING)
-    draw_demo_clock(episode, CLOCK, "a set")
-    emulator = make_emulator(log, BOXING, 4, clock_period=32)
+    draw_demo_clock(episode, clock, "a set")
+    emulator = make_emulator(log, BOXING, 4, clock=make_clock_display(clock))
     played = [emulator.current_plane() for _ in play_steps(log, emulator)]
     assert np.array_equal(episode.planes, np.stack(played))
 
@@ -116,7 +145,7 @@ def test_loaded_set_has_a_clock_only_if_the_settings_have_one(tmp_path, monkeypa
     (plain,) = catalog.load_set("boxing-v0", spec, EnvConfig())
     (clocked,) = catalog.load_set("boxing-v0", spec, CLOCK)
     assert np.array_equal(plain.planes, episode.planes)
-    draw_clock(plain.planes[:, 0], np.arange(21), 32)
+    draw_clock(plain.planes[:, 0], 4 * np.arange(21), ClockDisplay(32))
     assert np.array_equal(plain.planes, clocked.planes)
 
 
@@ -126,17 +155,18 @@ def test_demonstration_without_an_input_log_has_no_known_time():
         draw_demo_clock(episode, CLOCK, "a set, episode 0")
 
 
-def test_clock_tells_the_steps_of_a_wait_apart_but_they_are_not_imitated():
+@pytest.mark.parametrize("clock", [CLOCK, FRAME_CLOCK])
+def test_clock_tells_the_steps_of_a_wait_apart_but_they_are_not_imitated(clock: EnvConfig):
     """Ten equal pictures with nine no-ops and a jump, then five other pictures with no-ops."""
     planes = np.zeros((16, 1, SCREEN_SIZE, SCREEN_SIZE), np.uint8)
     planes[10:, 0, 0] = np.arange(6)[:, None] + 1
     actions = np.array([0] * 9 + [1] + [0] * 5)
     episode = Episode(planes, actions, np.zeros(15, np.float32), terminal=False)
-    draw_clock(planes[:, 0], np.arange(16), 32)
+    draw_clock(planes[:, 0], 4 * np.arange(16), make_clock_display(clock))
     assert len({plane.tobytes() for plane in planes}) == 16
     # Only full stacks of the first picture are equal: steps 3 to 9.
     expected = [True] * 3 + [False] * 6 + [True] * 6
-    assert unambiguous_steps(episode, 4, CLOCK).tolist() == expected
+    assert unambiguous_steps(episode, 4, clock).tolist() == expected
     assert unambiguous_steps(episode, 4, EnvConfig()).all()
 
 
@@ -153,5 +183,5 @@ def test_recorded_agent_sees_the_clock_but_its_demonstration_stores_none():
     assert np.array_equal(episode.planes[0], Emulator(BOXING).current_plane())
     for t, observation in enumerate(seen):
         expected = episode.planes[t].copy()
-        draw_clock(expected[0], t, 32)
+        draw_clock(expected[0], 4 * t, ClockDisplay(32))
         assert np.array_equal(observation[-1:], expected)

@@ -15,10 +15,11 @@ from lookfurther.config import EnvConfig
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.align import truncate_at_game_over
 from lookfurther.demos.episode import Episode, InputLog
-from lookfurther.demos.game_policy import Clock, GamePolicy, trace_policy
-from lookfurther.demos.playback import elapsed_steps, episode_from_log, step_ends
+from lookfurther.demos.game_policy import GameClock, GamePolicy, trace_policy
+from lookfurther.demos.playback import episode_from_log, step_ends
 from lookfurther.demos.retime import WaitSearch, retime_episode
 from lookfurther.envs import get_spec
+from lookfurther.envs.clock import ClockDisplay
 from lookfurther.envs.emulator import Emulator
 from lookfurther.errors import DemonstrationError
 from tests.waiting_games import (
@@ -75,7 +76,7 @@ def test_agent_without_memory_plays_the_retimed_game() -> None:
 
 
 def count_conflicts(episode: Episode, clock_period: int = 0) -> int:
-    return trace_policy(episode, 4, clock_period).conflicts
+    return trace_policy(episode, 4, ClockDisplay(clock_period)).conflicts
 
 
 def test_waits_that_an_agent_with_a_clock_can_play_are_kept() -> None:
@@ -85,7 +86,7 @@ def test_waits_that_an_agent_with_a_clock_can_play_are_kept() -> None:
     waiting = game_episode(*moves, env=BREAKOUT)
     assert count_conflicts(waiting, 64) == 0
     assert play_by_lookup(waiting, 64) == waiting.actions.tolist()
-    assert retime_episode(waiting, BREAKOUT, 4, clock_period=64) is waiting
+    assert retime_episode(waiting, BREAKOUT, 4, clock=ClockDisplay(64)) is waiting
 
 
 def test_only_the_wait_with_a_conflict_is_changed() -> None:
@@ -94,7 +95,7 @@ def test_only_the_wait_with_a_conflict_is_changed() -> None:
     moves = ((RIGHT, 2), (NOOP, 30), (LEFT, 5), (NOOP, 8), (RIGHT, 2))
     waiting = game_episode(*moves, env=BREAKOUT)
     assert count_conflicts(waiting, 16) == 1
-    retimed = retime_episode(waiting, BREAKOUT, 4, clock_period=16)
+    retimed = retime_episode(waiting, BREAKOUT, 4, clock=ClockDisplay(16))
     assert count_conflicts(retimed, 16) == 0
     assert play_by_lookup(retimed, 16) == retimed.actions.tolist()
     after = [LEFT] * 5 + [NOOP] * 8 + [RIGHT] * 2
@@ -107,7 +108,7 @@ def test_waits_longer_than_the_clock_period_are_conflicts() -> None:
     waiting = game_episode((RIGHT, 2), (NOOP, 12), (LEFT, 5), (NOOP, 4), env=BREAKOUT)
     assert count_conflicts(waiting, 4) == 1
     assert play_by_lookup(waiting, 4) != waiting.actions.tolist()
-    retimed = retime_episode(waiting, BREAKOUT, 4, clock_period=4)
+    retimed = retime_episode(waiting, BREAKOUT, 4, clock=ClockDisplay(4))
     assert count_conflicts(retimed, 4) == 0
     assert play_by_lookup(retimed, 4) == retimed.actions.tolist()
 
@@ -158,11 +159,26 @@ def test_conflicts_are_further_actions_of_an_observation() -> None:
 def test_conflicts_need_the_same_time(period: int, conflicts: int) -> None:
     """Two actions in turn, of one observation: each time of an odd clock has both of them."""
     frame = np.zeros(1, np.uint8)
-    policy = GamePolicy(frame, Clock(period))
+    policy = GamePolicy(frame, GameClock(ClockDisplay(period)))
     for action in (RIGHT, LEFT) * 20:
         policy.add_step(action, frame)
     assert policy.conflicts == conflicts
     assert policy.copy().clock == policy.clock
+
+
+def test_clock_of_frames_tells_games_of_different_starts_apart() -> None:
+    """Equal pictures and steps, other actions: a conflict unless the start differs in frames."""
+    pytest.importorskip("ale_py")
+    actions = np.repeat([NOOP, NOOP, RIGHT, NOOP, LEFT], 4).astype(np.uint8)
+    others = np.repeat([NOOP, NOOP, LEFT, NOOP, LEFT], 4).astype(np.uint8)
+    first = episode_from_log(InputLog(actions), BREAKOUT)
+    late_log = InputLog(np.concatenate([[NOOP], others]).astype(np.uint8), phase=1)
+    for clock, conflicts in ((ClockDisplay(64), 1), (ClockDisplay(64, "frames"), 0)):
+        known = trace_policy(first, 4, clock).settle()
+        other = episode_from_log(late_log, BREAKOUT)
+        assert trace_policy(other, 4, clock, known).conflicts == conflicts
+        same_start = episode_from_log(InputLog(others), BREAKOUT)
+        assert trace_policy(same_start, 4, clock, known).conflicts >= 1
 
 
 def test_short_last_step_is_played() -> None:
@@ -248,9 +264,9 @@ def test_retimed_games_of_a_set_agree(
     expected = [NOOP] * 8 + [RIGHT] * 2 + [NOOP] * 12 + [LEFT] * 5 + [NOOP] * 4 + [RIGHT] * 2
     assert retimed.actions.tolist() == expected
     assert count_conflicts(second, 64) == 0
-    known = trace_policy(first, 4, 64).settle()
-    assert trace_policy(second, 4, 64, known).conflicts > 0
-    assert trace_policy(retimed, 4, 64, known).conflicts == 0
+    known = trace_policy(first, 4, ClockDisplay(64)).settle()
+    assert trace_policy(second, 4, ClockDisplay(64), known).conflicts > 0
+    assert trace_policy(retimed, 4, ClockDisplay(64), known).conflicts == 0
     last_line = next(line for line in capfd.readouterr().out.splitlines() if "episode 1: r" in line)
     assert "33 steps, 0 conflicting actions, before: return 0, 29 steps" in last_line
 
@@ -258,10 +274,9 @@ def test_retimed_games_of_a_set_agree(
 @given(st.integers(0, 3), st.integers(1, 64), st.integers(1, 60))
 def test_time_of_a_step_is_what_the_clock_shows(phase: int, period: int, steps: int) -> None:
     log = InputLog(np.zeros(4 * steps + phase, np.uint8), phase=phase)
-    shown = step_ends(log, 4)[:-1] // 4 % period
-    full_steps = [max(0, step - 1) if phase else step for step in range(len(shown))]
-    assert elapsed_steps(log, 4)[:-1].tolist() == full_steps
-    clocks = [Clock(period, step) for step in full_steps]
-    assert [clock.time for clock in clocks] == shown.tolist()
+    frames = step_ends(log, 4)[:-1].tolist()
+    full_steps = [max(0, step - 1) if phase else step for step in range(len(frames))]
+    clocks = [GameClock(ClockDisplay(period), frame) for frame in frames]
+    assert [clock.time for clock in clocks] == [step % period for step in full_steps]
     for before, after in pairwise(clocks[1:]):
         assert before.after_step() == after

@@ -17,7 +17,7 @@ from lookfurther.demos.aligned_game import (
     join_waits,
     record_game,
 )
-from lookfurther.demos.game_policy import Clock, GamePolicy
+from lookfurther.demos.game_policy import GameClock, GamePolicy
 from lookfurther.demos.retime import BACKTRACK_WAITS, WaitSearch
 from lookfurther.demos.retimed_games import PassedGames, RetimedGame, best_games, select_games
 from lookfurther.demos.step_emulator import StepEmulator
@@ -33,6 +33,7 @@ from lookfurther.demos.wait_trials import (
     WaitTrials,
     edit_actions,
 )
+from lookfurther.envs.clock import ClockDisplay
 from tests.waiting_games import LEFT, MONTEZUMA, NOOP, PLAYER_X, RIGHT, fake_game, game_episode
 
 pytestmark = pytest.mark.usefixtures("few_retimed_games")
@@ -232,7 +233,7 @@ def search_hard_game(
 ) -> tuple[RetimedGame, list[Trial]]:
     """Search a game in which only some trials pass wait 12 of 16 without ten more conflicts."""
     search = record_walk()
-    search.clock = Clock(clock_period)
+    search.clock = GameClock(ClockDisplay(clock_period))
     search.waits = [Wait(i, i, i) for i in range(16)]
     played: list[Trial] = []
 

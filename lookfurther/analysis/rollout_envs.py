@@ -13,6 +13,7 @@ from lookfurther.demos import playback
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import PlaybackStep
 from lookfurther.envs.atari import NOOP_MAX
+from lookfurther.envs.clock import make_clock_display
 from lookfurther.envs.emulator import Emulator
 from lookfurther.envs.human_starts import check_restorable
 from lookfurther.envs.lane import Lane
@@ -169,9 +170,9 @@ class EnvBuilder:
 
     def _make_emulator(self, log: InputLog) -> Emulator:
         config = self.env_config
-        return playback.make_emulator(
-            log, self.name, config.action_repeat, config.sticky_prob, config.clock_period
-        )
+        clock = make_clock_display(config)
+        repeat, sticky_prob = config.action_repeat, config.sticky_prob
+        return playback.make_emulator(log, self.name, repeat, sticky_prob, clock)
 
     def _is_restorable(self) -> bool:
         try:

@@ -109,8 +109,10 @@ def _collect_atari(
     act = _make_act_function(expert, emulator)
 
     def act_after_noops(observation: np.ndarray) -> Any:
-        steps = emulator.frame_number // repeat
-        return act(with_clock(observation, steps, env_config)) if steps >= noop_steps else 0
+        frames = emulator.frame_number
+        if frames // repeat < noop_steps:
+            return 0
+        return act(with_clock(observation, frames, env_config))
 
     def step(action: int) -> StepResult:
         plane, reward, is_over = emulator.step(legal[action])

@@ -15,37 +15,38 @@ import numpy as np
 
 from lookfurther.demos.aligned_game import require_aligned
 from lookfurther.demos.episode import Episode
-from lookfurther.demos.playback import elapsed_steps
+from lookfurther.demos.playback import step_ends
 from lookfurther.demos.policy_trace import NO_FRAMES, Observation, append_frame
+from lookfurther.envs.clock import NO_CLOCK, ClockDisplay
 
 Moment = tuple[Observation, int]  # with the time that a clock shows
 Policy = Mapping[Moment, frozenset[int]]
 NO_POLICY: Policy = MappingProxyType({})
 
 
-class Clock(NamedTuple):
-    """An agent's clock; a period of 0 is no clock."""
+class GameClock(NamedTuple):
+    """An agent's clock in a game."""
 
-    period: int = 0
-    steps: int = 0  # since power-on
+    display: ClockDisplay = NO_CLOCK
+    frames: int = 0  # since power-on
 
     @property
     def time(self) -> int:
         """What it shows."""
-        return self.steps % self.period if self.period else 0
+        return int(self.display.time_after(np.array(self.frames)))
 
-    def after_step(self) -> Clock:
-        return self._replace(steps=self.steps + 1)
+    def after_step(self) -> GameClock:
+        return self._replace(frames=self.frames + self.display.action_repeat)
 
 
-NO_CLOCK = Clock()
+NO_GAME_CLOCK = GameClock()
 
 
 class GamePolicy:
     """The actions of each observation of a game so far, and of the games before it."""
 
     def __init__(
-        self, frame: np.ndarray, clock: Clock = NO_CLOCK, known: Policy = NO_POLICY
+        self, frame: np.ndarray, clock: GameClock = NO_GAME_CLOCK, known: Policy = NO_POLICY
     ) -> None:
         self.conflicts = 0  # observation and action, where the observation has another one already
         self.observation = append_frame(NO_FRAMES, frame)
@@ -80,7 +81,10 @@ class GamePolicy:
 
 
 def trace_policy(
-    episode: Episode, action_repeat: int, clock_period: int = 0, known: Policy = NO_POLICY
+    episode: Episode,
+    action_repeat: int,
+    clock: ClockDisplay = NO_CLOCK,
+    known: Policy = NO_POLICY,
 ) -> GamePolicy:
     """All steps of an aligned episode.
 
@@ -89,8 +93,8 @@ def trace_policy(
     input_log, _ = require_aligned(episode, action_repeat)
     actions = episode.actions.tolist()
     first = next((step for step, action in enumerate(actions) if action), 0)
-    clock = Clock(clock_period, int(elapsed_steps(input_log, action_repeat)[first]))
-    policy = GamePolicy(episode.planes[first], clock, known)
+    begin = int(step_ends(input_log, action_repeat)[first])
+    policy = GamePolicy(episode.planes[first], GameClock(clock, begin), known)
     for action, plane in zip(actions[first:], episode.planes[first + 1 :], strict=True):
         policy.add_step(action, plane)
     return policy

@@ -10,7 +10,7 @@ import numpy as np
 from lookfurther.config import EnvConfig
 from lookfurther.demos.episode import Episode
 from lookfurther.demos.playback import find_ambiguous_steps
-from lookfurther.envs.clock import CLOCK_ROWS
+from lookfurther.envs.clock import make_clock_display
 from lookfurther.types import BEST, Chunk
 
 
@@ -30,7 +30,8 @@ def unambiguous_steps(episode: Episode, frame_stack: int, env_config: EnvConfig)
 
     A human also changes buttons within a step. No action of an agent has the same effect.
     """
-    shown = episode.planes[:, :, :-CLOCK_ROWS] if env_config.clock_period else episode.planes
+    clock_rows = make_clock_display(env_config).rows
+    shown = episode.planes[:, :, :-clock_rows] if clock_rows else episode.planes
     planes = [hashlib.sha256(plane.tobytes()).digest() for plane in shown]
     stacks = [tuple(planes[max(0, t + 1 - frame_stack) : t + 1]) for t in range(len(episode))]
     last_action = dict(zip(stacks, episode.actions.tolist(), strict=True))

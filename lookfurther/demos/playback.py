@@ -11,7 +11,7 @@ import numpy as np
 
 from lookfurther.config import EnvConfig
 from lookfurther.demos.episode import Episode, InputLog
-from lookfurther.envs.clock import draw_clock
+from lookfurther.envs.clock import NO_CLOCK, ClockDisplay, draw_clock, make_clock_display
 from lookfurther.envs.emulator import FUSED_MULTIPLY_ADD, Emulator
 from lookfurther.envs.factory import EnvFactory, find_env_spec, find_rendering_spec
 from lookfurther.envs.sync import Lane
@@ -131,11 +131,11 @@ def make_emulator(
     env: str,
     action_repeat: int,
     sticky_prob: float = 0.0,
-    clock_period: int = 0,
+    clock: ClockDisplay = NO_CLOCK,
 ) -> Emulator:
     """An emulator after its reset, ready to play an input log."""
     log = input_log
-    return Emulator(env, action_repeat, sticky_prob, log.seed, log.phase, log.variant, clock_period)
+    return Emulator(env, action_repeat, sticky_prob, log.seed, log.phase, log.variant, clock)
 
 
 def step_ends(input_log: InputLog, action_repeat: int) -> np.ndarray:
@@ -145,11 +145,6 @@ def step_ends(input_log: InputLog, action_repeat: int) -> np.ndarray:
     return np.unique(np.concatenate([[0], np.arange(first, frames, action_repeat), [frames]]))
 
 
-def elapsed_steps(input_log: InputLog, action_repeat: int) -> np.ndarray:
-    """The full steps since power-on that a clock shows, before each step and at the end [T + 1]."""
-    return step_ends(input_log, action_repeat) // action_repeat
-
-
 def draw_demo_clock(episode: Episode, env_config: EnvConfig, name: str) -> None:
     """Draw the time since power-on into the planes of an Atari episode."""
     if episode.input_log is None:
@@ -157,8 +152,8 @@ def draw_demo_clock(episode: Episode, env_config: EnvConfig, name: str) -> None:
             f"{name} has no input log, so its time since power-on is not known:"
             " set environment.clock_period 0"
         )
-    steps = elapsed_steps(episode.input_log, env_config.action_repeat)
-    draw_clock(episode.planes[:, 0], steps, env_config.clock_period)
+    frames = step_ends(episode.input_log, env_config.action_repeat)
+    draw_clock(episode.planes[:, 0], frames, make_clock_display(env_config))
 
 
 def with_best_phase(input_log: InputLog, action_repeat: int) -> InputLog:

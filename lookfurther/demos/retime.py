@@ -31,14 +31,8 @@ from lookfurther.demos.aligned_game import (
 from lookfurther.demos.alignment_search import ProgressCallback
 from lookfurther.demos.delayed_log import NOOP
 from lookfurther.demos.episode import Episode, InputLog
-from lookfurther.demos.game_policy import (
-    NO_CLOCK,
-    NO_POLICY,
-    Clock,
-    GamePolicy,
-    Policy,
-)
-from lookfurther.demos.playback import elapsed_steps
+from lookfurther.demos.game_policy import NO_GAME_CLOCK, NO_POLICY, GameClock, GamePolicy, Policy
+from lookfurther.demos.playback import step_ends
 from lookfurther.demos.retimed_games import (
     PassedGames,
     RetimedGame,
@@ -56,6 +50,7 @@ from lookfurther.demos.wait_trials import (
     WaitLimits,
     WaitTrials,
 )
+from lookfurther.envs.clock import NO_CLOCK, ClockDisplay
 
 if TYPE_CHECKING:
     from ale_py import ALEState
@@ -78,14 +73,14 @@ def retime_episode(
     action_repeat: int,
     on_progress: ProgressCallback | None = None,
     *,
-    clock_period: int = 0,
+    clock: ClockDisplay = NO_CLOCK,
     known: Policy = NO_POLICY,
 ) -> Episode:
     """The episode with other waits, verified by replay, or the episode itself.
 
     Its actions should agree with those of other games, which are `known`.
     """
-    search = begin_search(episode, env, action_repeat, clock_period, known)
+    search = begin_search(episode, env, action_repeat, clock, known)
     best = search.find_best(on_progress)
     if best.is_original:
         return episode
@@ -99,22 +94,22 @@ def retime_episode(
 
 
 def add_to_policy(
-    known: Policy, episode: Episode, env: str, action_repeat: int, clock_period: int
+    known: Policy, episode: Episode, env: str, action_repeat: int, clock: ClockDisplay
 ) -> Policy:
     """The actions of an aligned episode and of other games."""
-    search = begin_search(episode, env, action_repeat, clock_period, known)
+    search = begin_search(episode, env, action_repeat, clock, known)
     return search.play_original().policy.settle()
 
 
 def begin_search(
-    episode: Episode, env: str, action_repeat: int, clock_period: int, known: Policy
+    episode: Episode, env: str, action_repeat: int, clock: ClockDisplay, known: Policy
 ) -> WaitSearch:
     """The search over the waits of an aligned episode."""
     input_log, action_ids = require_aligned(episode, action_repeat)
     emulator = StepEmulator(input_log, env, action_repeat)
     game = record_game(emulator, action_ids, input_log.phase)
-    steps = int(elapsed_steps(input_log, action_repeat)[game.first_step])
-    return WaitSearch(emulator, game, Clock(clock_period, steps), known)
+    frames = int(step_ends(input_log, action_repeat)[game.first_step])
+    return WaitSearch(emulator, game, GameClock(clock, frames), known)
 
 
 class WaitSearch:
@@ -124,7 +119,7 @@ class WaitSearch:
         self,
         emulator: StepEmulator,
         game: AlignedGame,
-        clock: Clock = NO_CLOCK,  # before the first step that acts
+        clock: GameClock = NO_GAME_CLOCK,  # before the first step that acts
         known: Policy = NO_POLICY,
     ) -> None:
         self.emulator, self.game, self.clock, self.known = emulator, game, clock, known
@@ -173,11 +168,11 @@ class WaitSearch:
 
     def _is_lost(self, before: Sequence[RetimedGame], after: Sequence[RetimedGame]) -> bool:
         new_conflicts = least_conflicts(after) - least_conflicts(before)
-        return new_conflicts > (0 if self.clock.period else MAX_GOOD_CONFLICTS)
+        return new_conflicts > (0 if self.clock.display.period else MAX_GOOD_CONFLICTS)
 
     def keep_wait(self, games: Sequence[RetimedGame], wait: Wait) -> list[RetimedGame]:
         """The games after an unchanged wait; none without a clock or with another conflict."""
-        if not self.clock.period:
+        if not self.clock.display.period:
             return []
         passed = [self._pass_as_original(game, wait) for game in games if game.is_original]
         changed = [game for game in games if not game.is_original]
@@ -212,7 +207,7 @@ class WaitSearch:
         """
         after = tuple(self.game.action_ids[wait.end : wait.next_begin].tolist())
         steps_after = trials.steps_after(after)
-        new_conflicts = 0 if self.clock.period else trials.max_new_conflicts
+        new_conflicts = 0 if self.clock.display.period else trials.max_new_conflicts
         passed = PassedGames(least_conflicts(games) + new_conflicts)
         tried: set[tuple[int, bytes, int]] = set()
         for game in sorted(games, key=lambda game: game.cost):

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from lookfurther.config import EnvConfig
-from lookfurther.envs.clock import draw_clock_in_stacks
+from lookfurther.envs.clock import draw_clock_in_stacks, make_clock_display
 from lookfurther.errors import ConfigError
 from lookfurther.types import Spec, Step
 
@@ -47,7 +47,7 @@ class AtariEnvs:
         # Emulator frames of each episode, with the no-op frames of its start [m].
         self.episode_frames = np.zeros(lanes, np.int32)
         self.lives = np.zeros(lanes, np.int32)
-        self._env_config = env_config
+        self._clock = make_clock_display(env_config)
         self._elapsed_steps = np.zeros(lanes, np.int32)  # of each episode, without no-op frames
         actions = int(self._vector_env.single_action_space.n)  # type: ignore[attr-defined]
         plane = (1, SCREEN_SIZE, SCREEN_SIZE)
@@ -85,10 +85,8 @@ class AtariEnvs:
     def _draw_clock(self, observation: np.ndarray, first: np.ndarray) -> None:
         """Draw the time since power-on into the frame stacks, if the setting says so."""
         self._elapsed_steps = np.where(first, 0, self._elapsed_steps + 1)
-        config = self._env_config
-        if config.clock_period:
-            steps = self.episode_frames // config.action_repeat
-            draw_clock_in_stacks(observation, steps, self._elapsed_steps, config.clock_period)
+        frames, steps = self.episode_frames, self._elapsed_steps
+        draw_clock_in_stacks(observation, frames, steps, self._clock)
 
     def truncate(self, lanes: np.ndarray) -> Step:
         self._truncated, self._ended = lanes, self._ended | lanes

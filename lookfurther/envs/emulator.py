@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lookfurther.envs.atari import SCREEN_SIZE
-from lookfurther.envs.clock import draw_clock
+from lookfurther.envs.clock import NO_CLOCK, ClockDisplay, draw_clock
 from lookfurther.envs.factory import find_game
 from lookfurther.errors import ConfigError
 
@@ -68,11 +68,11 @@ class Emulator:
         seed: int = 0,
         phase: int = 0,
         variant: GameVariant = DEFAULT_VARIANT,
-        clock_period: int = 0,
+        clock: ClockDisplay = NO_CLOCK,
     ) -> None:
         self.game, self.variant = find_game(env), variant
         self.action_repeat, self.phase = action_repeat, phase
-        self.clock_period = clock_period
+        self.clock = clock
         self._ale = make_ale(sticky_prob, seed)
         self.reset()
 
@@ -149,8 +149,7 @@ class Emulator:
     def current_plane(self, fused: bool = FUSED_MULTIPLY_ADD) -> np.ndarray:
         """What the vector environment would return if the step ended here, [1, 84, 84] uint8."""
         plane = resize_by_area(self._max_pool(self._pooled_frame), fused)[None]
-        if self.clock_period:
-            draw_clock(plane, self.frame_number // self.action_repeat, self.clock_period)
+        draw_clock(plane, self.frame_number, self.clock)
         return plane
 
     def rgb_screen(self) -> np.ndarray:

@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Discrete
 
 from lookfurther.config import EnvConfig
 from lookfurther.envs.atari import SCREEN_SIZE, max_episode_frames
+from lookfurther.envs.clock import make_clock_display
 from lookfurther.envs.emulator import ACTION_MEANINGS, Emulator
 from lookfurther.envs.factory import EnvFactory, find_env_spec
 from lookfurther.envs.subproc import SubprocEnvs
@@ -38,9 +39,8 @@ class HumanStartEnv(gymnasium.Env):
     def __init__(self, env: str, starts: Sequence[HumanStart], env_config: EnvConfig) -> None:
         self.spec = find_env_spec(env)
         self._starts, self._env_config = starts, env_config
-        self._emulator = Emulator(
-            env, env_config.action_repeat, clock_period=env_config.clock_period
-        )
+        clock = make_clock_display(env_config)
+        self._emulator = Emulator(env, env_config.action_repeat, clock=clock)
         all_actions = tuple(range(len(ACTION_MEANINGS)))
         self._actions = all_actions if env_config.full_actions else self._emulator.minimal_actions
         self._max_frames = max_episode_frames(env_config)

@@ -17,6 +17,7 @@ import numpy as np
 from lookfurther.config import Config, EnvConfig
 from lookfurther.demos.episode import Episode, InputLog
 from lookfurther.demos.playback import make_emulator, make_lane, play_lane, play_steps
+from lookfurther.envs.clock import make_clock_display
 from lookfurther.envs.emulator import Emulator
 from lookfurther.envs.factory import EnvFactory, find_env_spec
 from lookfurther.envs.naming import is_atari
@@ -102,9 +103,8 @@ def _replay_input_log(input_log: InputLog, env_view: EnvView) -> Iterator[Frame]
 def _play_atari(policy: Policy, env_view: EnvView, seed: int) -> Iterator[Frame]:
     """Play from power-on, after up to `noop_max` frames without an action."""
     config, repeat = env_view.env_config, env_view.env_config.action_repeat
-    emulator = Emulator(
-        env_view.spec.env, repeat, config.sticky_prob, seed, clock_period=config.clock_period
-    )
+    clock = make_clock_display(config)
+    emulator = Emulator(env_view.spec.env, repeat, config.sticky_prob, seed, clock=clock)
     actions = range(env_view.spec.actions) if config.full_actions else emulator.minimal_actions
     noop_steps = int(np.random.default_rng(seed).integers(config.noop_max // repeat + 1))
     max_frames = config.max_episode_length

@@ -11,8 +11,10 @@ from lookfurther.cli.demos.align import check_alignable
 from lookfurther.cli.demos.arguments import NewSetName, SetName
 from lookfurther.cli.demos.formatting import format_episode_size
 from lookfurther.cli.demos.transfer import save_new_set
+from lookfurther.config import ClockUnit
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode
+from lookfurther.envs.clock import ClockDisplay
 from lookfurther.settings.bounds import check_bound
 
 
@@ -26,6 +28,8 @@ class RetimeOptions:
     """the new set"""
     clock_period: int = 0
     """the environment.clock_period of the agent that learns from the set; 0: it has no clock"""
+    clock_unit: ClockUnit = "steps"
+    """the environment.clock_unit of this agent"""
 
 
 def retime_set(options: RetimeOptions) -> int:
@@ -34,15 +38,14 @@ def retime_set(options: RetimeOptions) -> int:
     name, demo_set = catalog.new_set_id(options.name), catalog.open_set(options.source)
     spec, env_config = demo_set.description.spec, storage.recorded_env_config(demo_set.description)
     check_alignable(demo_set)
-    episodes = retime_episodes(demo_set, env_config.action_repeat, options.clock_period)
+    clock = ClockDisplay(options.clock_period, options.clock_unit, env_config.action_repeat)
+    episodes = retime_episodes(demo_set, clock)
     source = f"retimed from {demo_set.name}"
     save_new_set(name, episodes, spec, source, env_config)
     return 0
 
 
-def retime_episodes(
-    demo_set: catalog.DemoSet, action_repeat: int, clock_period: int
-) -> list[Episode]:
+def retime_episodes(demo_set: catalog.DemoSet, clock: ClockDisplay) -> list[Episode]:
     """Retime each episode and print the outcome.
 
     One policy must play them all, so each one should take the actions of those before it where it
@@ -51,18 +54,16 @@ def retime_episodes(
     from lookfurther.demos.game_policy import NO_POLICY, trace_policy
     from lookfurther.demos.retime import add_to_policy, retime_episode
 
-    env = demo_set.description.spec.env
+    env, action_repeat = demo_set.description.spec.env, clock.action_repeat
     known = shown = NO_POLICY  # screens of the emulator, what an agent sees
     retimed: list[Episode] = []
     for index, old in enumerate(demo_set.episodes):
         label = f"{demo_set.name}, episode {index}"
         on_progress = partial(print_progress, label)
-        new = retime_episode(
-            old, env, action_repeat, on_progress, clock_period=clock_period, known=known
-        )
-        known = add_to_policy(known, new, env, action_repeat, clock_period)
+        new = retime_episode(old, env, action_repeat, on_progress, clock=clock, known=known)
+        known = add_to_policy(known, new, env, action_repeat, clock)
         before, after = (
-            trace_policy(episode, action_repeat, clock_period, shown) for episode in (old, new)
+            trace_policy(episode, action_repeat, clock, shown) for episode in (old, new)
         )
         print(
             f"{label}: {format_episode_size(new)}, {after.conflicts} conflicting actions,"
