@@ -63,15 +63,17 @@ class LaserSearch:
     """
 
     LASER_FRAME, PERIOD, action_repeat = 900, 60, 4
+    MIN_WAIT_WIDTH = 1  # of the beams that find the way after a wait
 
-    def __init__(self, delayed: DelayedLog) -> None:
+    def __init__(self, delayed: DelayedLog, beams: list[BeamSettings] | None = None) -> None:
         self.delayed = delayed
+        self.beams = [] if beams is None else beams  # of all extensions, shared by longer games
         self.num_steps = len(delayed.input_log.frame_actions) // 4
         self.step_ends = (4 * np.arange(self.num_steps + 1)).tolist()
         self.reference_frames = delayed.human_frames[self.step_ends]
 
     def with_wait(self, frame: int, count: int) -> LaserSearch:
-        return LaserSearch(insert_wait(self.delayed, frame, count))
+        return LaserSearch(insert_wait(self.delayed, frame, count), self.beams)
 
     def repaired_distance(self, begin: int, end: int) -> int:
         return 0
@@ -85,13 +87,15 @@ class LaserSearch:
     def initial_candidate(self) -> Candidate:
         return Candidate(0, None, 0.0, (0,))  # type: ignore[arg-type]
 
-    def extend(self, candidates: list[Candidate], begin: int, end: int, _: object):
+    def extend(self, candidates: list[Candidate], begin: int, end: int, beam: BeamSettings):
+        self.beams.append(beam)
         human_frames = self.delayed.human_frames.tolist()
         assert candidates[0].action_history == (*human_frames[: self.step_ends[begin] + 1],)
         played = (*human_frames[: self.step_ends[end] + 1],)
         passing = int(np.argmax(self.delayed.human_frames > self.LASER_FRAME))
         delay = passing - 1 - self.LASER_FRAME
-        is_hit = self.step_ends[end] >= passing and delay % self.PERIOD != 0
+        is_late = delay % self.PERIOD != 0 or beam.width < self.MIN_WAIT_WIDTH
+        is_hit = self.step_ends[end] >= passing and is_late
         return [candidates[0]._replace(distance=1000 * is_hit, action_history=played)]
 
 
@@ -110,6 +114,19 @@ def test_lost_game_is_found_again_by_a_longer_wait(monkeypatch: pytest.MonkeyPat
     human_frames = alignment.search.delayed.human_frames
     assert np.flatnonzero(np.bincount(human_frames) > 1).tolist() == [0, 700]
     assert (human_frames == 700).sum() == 1 + 40
+
+
+@pytest.mark.parametrize(("min_width", "tries_all_actions"), [(1, False), (8, False), (32, True)])
+def test_waits_are_tried_with_narrow_beams_before_all_actions(
+    monkeypatch: pytest.MonkeyPatch, min_width: int, tries_all_actions: bool
+) -> None:
+    """A beam with the actions of the whole game costs more than waits with a narrow beam."""
+    monkeypatch.setattr(LaserSearch, "MIN_WAIT_WIDTH", min_width)
+    alignment = AlignmentSearch(make_laser_search(), can_wait=True)  # type: ignore[arg-type]
+    alignment.find_closest()
+    assert (alignment.search.delayed.human_frames == 700).sum() == 1 + 40
+    beams = alignment.search.beams  # type: ignore[attr-defined]
+    assert (None in [beam.action_window for beam in beams]) == tries_all_actions
 
 
 @pytest.mark.parametrize(("can_wait", "period"), [(False, 60), (True, 64)])

@@ -24,8 +24,8 @@ BEAM_SETTINGS = (
 PREFERENCE_EFFORT = 2  # an index of BEAM_SETTINGS: beams up to here are tried to miss no reward
 
 # Waits that are tried where the human's game is lost.
-WAIT_EFFORT = 3  # an index of BEAM_SETTINGS: wider beams are tried up to here first
-WAIT_BEAM = BeamSettings(32, 1, 0)
+WAIT_BEAMS = {2: BeamSettings(8, 1, 0), 3: BeamSettings(32, 1, 0)}  # by index of BEAM_SETTINGS
+AHEAD_BEAM = BeamSettings(32, 1, 0)  # looks for the human's game after a lost segment
 WAIT_FRAMES = range(8, 129, 8)  # lengths of a wait
 WAIT_SEGMENTS = 6  # segments to go back at most
 WAIT_PLACES = 2  # the human's latest waits, which are made longer
@@ -60,7 +60,7 @@ class AlignmentSearch:
         self.effort = 0  # an index of BEAM_SETTINGS
         self.lost_until = 0  # the step up to which the wider beam stays
         self.lost_segments = 0
-        self.waited_frames: set[int] = set()  # of the human's game, where waits were tried
+        self.tried_waits: set[tuple[int, int]] = set()  # (frame of the human's game, effort)
 
     def find_closest(self, on_progress: ProgressCallback | None = None) -> Candidate:
         """The candidate that ends closest to the human's play."""
@@ -106,7 +106,7 @@ class AlignmentSearch:
         search, missing_score = self.search, self.search.missing_score
         for begin in range(end, search.num_steps, SEGMENT_STEPS)[:AHEAD_SEGMENTS]:
             ahead = min(begin + SEGMENT_STEPS, search.num_steps)
-            found = search.extend(candidates, begin, ahead, WAIT_BEAM)
+            found = search.extend(candidates, begin, ahead, AHEAD_BEAM)
             if begin == end and get_game_distance(found) <= max_distance:
                 return True
             if not found or missing_score(found[0], ahead) > missing_score(candidates[0], begin):
@@ -133,12 +133,11 @@ class AlignmentSearch:
 
     def _insert_wait(self, end: int) -> bool:
         """Go back and wait longer than the human did, if the game is then found again."""
-        human_frame = int(self.search.reference_frames[end])
-        can_wait = self.can_wait and self.effort >= WAIT_EFFORT
-        if not can_wait or human_frame in self.waited_frames:
+        attempt = int(self.search.reference_frames[end]), self.effort
+        if not self.can_wait or self.effort not in WAIT_BEAMS or attempt in self.tried_waits:
             return False
-        self.waited_frames.add(human_frame)
-        trials = self._try_waits(end)
+        self.tried_waits.add(attempt)
+        trials = self._try_waits(end, WAIT_BEAMS[self.effort])
         best = min(trials, key=lambda trial: trial[0], default=None)
         if best is None or best[0] > MAX_SEGMENT_DRIFT:
             return False
@@ -147,7 +146,7 @@ class AlignmentSearch:
         self.effort = 0
         return True
 
-    def _try_waits(self, end: int) -> Iterator[tuple[float, int, BeamSearch]]:
+    def _try_waits(self, end: int, beam: BeamSettings) -> Iterator[tuple[float, int, BeamSearch]]:
         """Drift of the distance, segment to go back to, and search, for each wait."""
         search, first = self.search, max(0, len(self.history) - WAIT_SEGMENTS)
         begin_frame, end_frame = (search.step_ends[i] for i in (self.history[first][0], end))
@@ -159,7 +158,7 @@ class AlignmentSearch:
             for count in WAIT_FRAMES:
                 longer = search.with_wait(frame, count)
                 last = end + SEGMENT_STEPS + count // search.action_repeat
-                found = longer.extend(candidates, step, min(last, longer.num_steps), WAIT_BEAM)
+                found = longer.extend(candidates, step, min(last, longer.num_steps), beam)
                 drift = get_distance(found) - candidates[0].distance
                 yield drift, segment, longer
                 if drift <= MAX_WAIT_DRIFT:
