@@ -42,6 +42,10 @@ def require_aligned(episode: Episode, action_repeat: int) -> tuple[InputLog, np.
     action_ids, ambiguous = block_majority(rows)
     if ambiguous:
         raise DemonstrationError("its steps have several actions: use demos align first")
+    if episode.first_imitated_step or episode.random_steps:
+        raise DemonstrationError(
+            "it has an agent's own steps or random actions: use the set that it was made from"
+        )
     return log, action_ids
 
 

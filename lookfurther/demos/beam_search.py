@@ -163,13 +163,25 @@ class BeamSearch:
         """
         for step in range(begin, end):
             actions = self.possible_actions(step, settings.action_window)
-            successors = self._expand(candidates, actions, step)
-            human_frame = self.reference_frames[step + 1]
-            candidates = select_nearest(successors, self.reference, human_frame, settings.width)
+            plays = [(c, self._add_known_actions(c.trace, actions)) for c in candidates]
+            candidates = self._select(plays, step, settings.width)
         return candidates
 
+    def play_action(self, candidates: list[Candidate], action: int, step: int) -> list[Candidate]:
+        """The candidates after a step with this action, closest first, without finished games."""
+        return self._select([(c, [action]) for c in candidates], step, len(candidates))
+
+    def _select(
+        self, plays: list[tuple[Candidate, list[int]]], step: int, width: int
+    ) -> list[Candidate]:
+        """The closest games after a step with any of the actions of each candidate."""
+        human_frame = self.reference_frames[step + 1]
+        return select_nearest(self._expand(plays, step), self.reference, human_frame, width)
+
     def possible_actions(self, step: int, window: int | None) -> list[int]:
-        """The actions that the human takes near a step, or in the whole game.
+        """The actions that the human takes near a step, or in the whole game; those of it first.
+
+        The first of equally good actions is taken.
 
         The whole game's may be needed if the game is not exactly the human's. Gravitar's ship, for
         example, enters a planet upside down in another revision of the ROM, and has to turn first.
@@ -178,15 +190,15 @@ class BeamSearch:
             window = 0
         nearby = self.step_frames[max(step - (window or 0), 0) : step + (window or 0) + 1]
         others = self.common_actions if window is None else []
-        return sorted({*nearby.flatten().tolist(), *others} - {PAD_ACTION})
+        actions = {*nearby.flatten().tolist(), *others} - {PAD_ACTION}
+        shown = self.step_frames[step]
+        return sorted(actions, key=lambda action: (action not in shown, action))
 
-    def _expand(
-        self, candidates: list[Candidate], actions: list[int], step: int
-    ) -> Iterator[Successor]:
-        """Every action after every candidate, except games that end before the human's."""
+    def _expand(self, plays: list[tuple[Candidate, list[int]]], step: int) -> Iterator[Successor]:
+        """Each candidate after each of its actions, except games that end before the human's."""
         ale, is_last = self._ale, step + 1 == self.num_steps
-        for candidate in candidates:
-            for action in self._add_known_actions(candidate.trace, actions):
+        for candidate, actions in plays:
+            for action in actions:
                 ale.restoreState(candidate.state)
                 reward, trace = self._play_step(candidate.trace, action, step)
                 if is_last or not ale.game_over(with_truncation=False):
@@ -216,7 +228,7 @@ class BeamSearch:
         if trace is None or self.policy_table is None:
             return actions
         known = self.policy_table.actions.get(trace.observation, set())
-        return sorted({*actions, *known})
+        return [*actions, *sorted(known - {*actions})]
 
 
 def record_reference(human_log: InputLog, env: str, action_repeat: int) -> ReferencePlay:

@@ -78,6 +78,7 @@ class Episode:
     input_log: InputLog | None = None  # only of Atari games
     audit: Audit | None = None
     first_imitated_step: int = 0  # earlier steps are an agent's own and are not imitated
+    random_steps: tuple[int, ...] = ()  # steps with a random action, which is not imitated
 
     @classmethod
     def from_arrays(
@@ -137,6 +138,9 @@ def check_episodes(episodes: Sequence[Episode], spec: Spec, source: str) -> None
         faults = {
             "no steps": steps == 0,
             "no imitated step": steps > 0 and not 0 <= episode.first_imitated_step < steps,
+            "a random step that it does not have": not all(
+                0 <= step < steps for step in episode.random_steps
+            ),
             f"planes {episode.planes.shape[1:]}, but {spec.env} shows {spec.plane}": (
                 episode.planes.shape[1:] != spec.plane
             ),

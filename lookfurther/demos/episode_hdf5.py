@@ -146,6 +146,7 @@ def _arrays_to_episode(arrays: dict[str, np.ndarray], metadata: EpisodeMetadata)
         input_log=_read_input_log(arrays, metadata),
         audit=metadata.audit,
         first_imitated_step=metadata.first_imitated_step,
+        random_steps=metadata.random_steps,
     )
     if (episode.score, episode.terminal) != (metadata.score, metadata.terminal):
         raise ValueError(

@@ -62,6 +62,7 @@ def limit_imitation(
     begins = np.cumsum([0, *(len(e) + 1 for e in episodes)])
     for begin, episode in zip(begins.tolist(), episodes, strict=False):
         imitated[begin : begin + episode.first_imitated_step] = False
+        imitated[[begin + step for step in episode.random_steps]] = False
     mark = np.array(chunk.mark)
     mark[: len(imitated)][~imitated] &= ~np.uint8(BEST)
     return chunk._replace(mark=mark)

@@ -60,6 +60,7 @@ class EpisodeMetadata(NamedTuple):
     audit: Audit | None
     digests: dict[str, str]  # SHA-256 of each array
     first_imitated_step: int = 0
+    random_steps: tuple[int, ...] = ()
 
     @property
     def is_verified(self) -> bool:
@@ -128,6 +129,7 @@ def describe_episode(episode: Episode, digests: dict[str, str]) -> EpisodeMetada
         audit=episode.audit,
         digests=digests,
         first_imitated_step=episode.first_imitated_step,
+        random_steps=episode.random_steps,
     )
 
 

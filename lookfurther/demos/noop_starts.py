@@ -13,13 +13,13 @@ from lookfurther.demos.playback import frames_by_step
 def episode_from_start(episode: Episode, noop_frames: int, action_repeat: int) -> Episode | None:
     """The rest of an Atari episode after no-op frames from power-on; None if it has another start.
 
-    An agent can play it if nobody wrote RAM and every later step holds one action. A game that
-    begins with an agent's own steps is not such a demonstration.
+    An agent can play it if nobody wrote RAM and every later step holds one action. A game with an
+    agent's own steps or with random actions is not such a demonstration.
     """
     log = episode.input_log
     if log is None or len(log.ram_writes) or log.frame_actions[:noop_frames].any():
         return None
-    if episode.first_imitated_step:
+    if episode.first_imitated_step or episode.random_steps:
         return None
     if (noop_frames - log.phase) % action_repeat:
         return None
@@ -43,6 +43,7 @@ def cut_episode(episode: Episode, begin: int, end: int) -> Episode:
         input_log=None,
         audit=None,
         first_imitated_step=max(0, episode.first_imitated_step - begin),
+        random_steps=tuple(step - begin for step in episode.random_steps if begin <= step < end),
     )
 
 

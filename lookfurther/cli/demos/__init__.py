@@ -27,6 +27,11 @@ COMMANDS = CommandGroup(
         "retime": Command(
             "NAME --name NEW", "change the waits of aligned play", "retime:retime_set"
         ),
+        "perturb": Command(
+            "NAME --name NEW",
+            "add random actions to aligned play, and the way back after each",
+            "perturb:perturb_set",
+        ),
         "recover": Command(
             "RUN --demos SET --name NEW",
             "search ways from an agent's stuck places back to a demonstration",
