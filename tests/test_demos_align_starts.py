@@ -91,6 +91,20 @@ def test_align_starts_saves_game_of_each_start(
     assert main(["demos", "verify", "starts"]) == 0
 
 
+def test_starts_that_the_clock_shows_are_aligned_each_alone(
+    saved: str, recorded: Episode, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["demos", "align", saved, "--name", "starts", "--starts", "--clock-unit", "frames"]
+    assert main(words) == 0
+    aligned = catalog.open_set("starts").episodes
+    alone = [align.align_from_start(recorded, FREEWAY, 4, phase) for phase in range(4)]
+    assert [e.actions.tolist() for e in aligned] == [e.actions.tolist() for e in alone]
+    assert [log_of(e).phase for e in aligned] == [0, 1, 2, 3]
+    out = capfd.readouterr().out
+    assert f"freeway-v0, episode 0, start 3: return {aligned[3].score:.0f}" in out
+    assert "contradict" not in out
+
+
 def test_align_takes_the_first_steps_only(saved: str) -> None:
     """Twelve steps of the human's game, after twenty frames of waiting: five steps."""
     words = ["demos", "align", saved, "--name", "short", "--starts", "--steps", "12"]

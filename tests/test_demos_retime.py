@@ -271,6 +271,27 @@ def test_retimed_games_of_a_set_agree(
     assert "33 steps, 0 conflicting actions, before: return 0, 29 steps" in last_line
 
 
+def test_games_of_other_starts_need_not_agree_with_a_clock_of_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third game has the first one's start and waits as long. The second one has another."""
+    pytest.importorskip("ale_py")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    first = game_episode((RIGHT, 2), (NOOP, 12), (LEFT, 5), env=BREAKOUT)
+    moves = ((RIGHT, 2), (NOOP, 8), (LEFT, 5), (NOOP, 4), (RIGHT, 2))
+    games = [first, *(game_episode(*moves, phase=phase, env=BREAKOUT) for phase in (3, 0))]
+    storage.save_episodes("games-v0", games, get_spec(BREAKOUT, EnvConfig()), "a test")
+    clock = ("--clock-period", "64", "--clock-unit", "frames")
+    assert main(["demos", "retime", "games", "--name", "retimed", *clock]) == 0
+    retimed = catalog.open_set("retimed").episodes
+    display = ClockDisplay(64, "frames")
+    alone = retime_episode(games[1], BREAKOUT, 4, clock=display)
+    assert retimed[1].actions.tolist() == alone.actions.tolist() == games[1].actions.tolist()
+    assert [len(episode) for episode in retimed] == [27, 29, 33]
+    known = trace_policy(first, 4, display).settle()
+    assert trace_policy(retimed[2], 4, display, known).conflicts == 0
+
+
 @given(st.integers(0, 3), st.integers(1, 64), st.integers(1, 60))
 def test_time_of_a_step_is_what_the_clock_shows(phase: int, period: int, steps: int) -> None:
     log = InputLog(np.zeros(4 * steps + phase, np.uint8), phase=phase)

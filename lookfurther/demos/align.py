@@ -45,13 +45,13 @@ def align_from_start(
     env: str,
     action_repeat: int,
     phase: int,
-    policy_table: PolicyTable,
+    policy_table: PolicyTable | None = None,
     on_progress: ProgressCallback | None = None,
 ) -> Episode:
     """The human's game as an agent can play it after `phase` no-op frames and more full steps.
 
-    An agent without memory takes equal actions for equal observations. The search avoids other
-    actions than those of `policy_table`, and adds the new game to it.
+    An agent without memory takes equal actions for equal observations. With a `policy_table` the
+    search avoids other actions than those of the table, and adds the new game to it.
     """
     human_log = _require_log(episode)
     reference = record_reference(human_log, env, action_repeat)
@@ -59,7 +59,7 @@ def align_from_start(
     search = BeamSearch(reference, delayed, env, action_repeat, policy_table)
     alignment = AlignmentSearch(search, can_wait=True)
     closest = alignment.find_closest(on_progress)
-    if closest.trace:
+    if closest.trace and policy_table is not None:
         policy_table.add_game(closest.trace)
     start_log = alignment.search.delayed.input_log
     input_log = with_step_actions(start_log, closest.action_sequence(), action_repeat)

@@ -13,6 +13,7 @@ from lookfurther.cli.demos.arguments import NewSetName, SetName
 from lookfurther.cli.demos.formatting import format_episode_size
 from lookfurther.cli.demos.transfer import save_new_set
 from lookfurther.cli.options.parsing import Flag
+from lookfurther.config import ClockUnit
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode
 from lookfurther.errors import ConfigError, DemonstrationError
@@ -21,6 +22,7 @@ from lookfurther.system.processes import parallel_map
 
 if TYPE_CHECKING:
     from lookfurther.demos.alignment_search import ProgressCallback
+    from lookfurther.demos.policy_trace import PolicyTable
 
 PROGRESS_PERIOD = 200  # steps between two progress lines
 
@@ -37,6 +39,8 @@ class AlignOptions:
     """play each episode from power-on and after 1, 2 and 3 no-op frames, as an agent does"""
     steps: int = 0
     """align only the first steps of each episode; 0: all"""
+    clock_unit: ClockUnit = "steps"
+    """the environment.clock_unit of the agent; frames: starts need not agree, as it shows them"""
 
 
 def align_set(options: AlignOptions) -> int:
@@ -48,8 +52,11 @@ def align_set(options: AlignOptions) -> int:
     check_alignable(demo_set)
     if options.steps:
         demo_set = take_first_steps(demo_set, options.steps, env_config.action_repeat)
-    align_all = align_every_start if options.starts else align_every_episode
-    episodes = align_all(demo_set, env_config.action_repeat)
+    action_repeat = env_config.action_repeat
+    if options.starts:
+        episodes = align_every_start(demo_set, action_repeat, options.clock_unit)
+    else:
+        episodes = align_every_episode(demo_set, action_repeat)
     if not episodes:
         raise DemonstrationError(f"no episode of {demo_set.name} could be aligned: use it as it is")
     source = f"aligned from {demo_set.name}"
@@ -78,10 +85,17 @@ def align_every_episode(demo_set: catalog.DemoSet, action_repeat: int) -> list[E
     return [new or old for new, old in pairs] if any(aligned) else []
 
 
-def align_every_start(demo_set: catalog.DemoSet, action_repeat: int) -> list[Episode]:
+def align_every_start(
+    demo_set: catalog.DemoSet, action_repeat: int, clock_unit: ClockUnit
+) -> list[Episode]:
     """Play each episode from every distinct start of an evaluation; losing games are left out."""
-    align = partial(align_starts, demo_set.name, demo_set.description.spec.env, action_repeat)
-    games = parallel_map(align, list(enumerate(demo_set.episodes)))
+    name, env, phases = demo_set.name, demo_set.description.spec.env, range(action_repeat)
+    if clock_unit == "frames":
+        align = partial(align_start, name, env, action_repeat)
+        jobs = [(index, e, phase) for index, e in enumerate(demo_set.episodes) for phase in phases]
+        return [game for game in parallel_map(align, jobs) if game is not None]
+    align_all = partial(align_starts, name, env, action_repeat)
+    games = parallel_map(align_all, list(enumerate(demo_set.episodes)))
     return [game for games_of_episode in games for game in games_of_episode]
 
 
@@ -93,23 +107,38 @@ def align_starts(
     One policy must play them all, so each game takes the actions of those before it where it
     shows the same.
     """
-    from lookfurther.demos.align import align_from_start
     from lookfurther.demos.policy_trace import PolicyTable, trace_episode
 
-    index, episode = numbered
-    policy_table, shown, games = PolicyTable(), PolicyTable(), []
+    table, shown, games = PolicyTable(), PolicyTable(), []
     for phase in range(action_repeat):
-        label = f"{set_name}, episode {index}, start {phase}"
-        search = partial(align_from_start, episode, env, action_repeat, phase, policy_table)
-        game = _search_alignment(label, search, "left out")
+        game = align_start(set_name, env, action_repeat, (*numbered, phase), table)
         if game is not None:
             trace = trace_episode(game, shown)
             shown.add_game(trace)
-            result = f"{format_episode_size(game)}, of {format_number(episode.score)}"
-            conflicts = pluralize(trace.conflicts, "step")
-            print(f"{label}: {result}; {conflicts} contradict other starts", flush=True)
+            label, conflicts = f"start {phase}", pluralize(trace.conflicts, "step")
+            print(f"{label}: {conflicts} contradict other starts", flush=True)
             games.append(game)
     return games
+
+
+def align_start(
+    set_name: str,
+    env: str,
+    action_repeat: int,
+    job: tuple[int, Episode, int],
+    policy_table: PolicyTable | None = None,
+) -> Episode | None:
+    """The game of an episode from one start, None if it is lost; prints the outcome."""
+    from lookfurther.demos.align import align_from_start
+
+    index, episode, phase = job
+    label = f"{set_name}, episode {index}, start {phase}"
+    search = partial(align_from_start, episode, env, action_repeat, phase, policy_table)
+    game = _search_alignment(label, search, "left out")
+    if game is not None:
+        result = f"{format_episode_size(game)}, of {format_number(episode.score)}"
+        print(f"{label}: {result}", flush=True)
+    return game
 
 
 def check_alignable(demo_set: catalog.DemoSet) -> None:

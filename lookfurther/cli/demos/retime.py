@@ -16,6 +16,7 @@ from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode
 from lookfurther.envs.clock import ClockDisplay
 from lookfurther.settings.bounds import check_bound
+from lookfurther.system.processes import parallel_map
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,22 @@ def retime_set(options: RetimeOptions) -> int:
 
 
 def retime_episodes(demo_set: catalog.DemoSet, clock: ClockDisplay) -> list[Episode]:
-    """Retime each episode and print the outcome.
+    """Retime all episodes, one process for each group that the clock tells apart from others."""
+    shows_start = bool(clock.period) and clock.unit == "frames"
+    groups: dict[int, list[tuple[int, Episode]]] = {}
+    for index, episode in enumerate(demo_set.episodes):
+        log = episode.input_log
+        start = log.phase % clock.action_repeat if log and shows_start else 0
+        groups.setdefault(start, []).append((index, episode))
+    retime = partial(retime_group, demo_set.name, demo_set.description.spec.env, clock)
+    retimed = [pair for group in parallel_map(retime, list(groups.values())) for pair in group]
+    return [episode for _, episode in sorted(retimed, key=lambda pair: pair[0])]
+
+
+def retime_group(
+    set_name: str, env: str, clock: ClockDisplay, numbered: list[tuple[int, Episode]]
+) -> list[tuple[int, Episode]]:
+    """Retime episodes one after another and print the outcome.
 
     One policy must play them all, so each one should take the actions of those before it where it
     shows the same.
@@ -54,11 +70,11 @@ def retime_episodes(demo_set: catalog.DemoSet, clock: ClockDisplay) -> list[Epis
     from lookfurther.demos.game_policy import NO_POLICY, trace_policy
     from lookfurther.demos.retime import add_to_policy, retime_episode
 
-    env, action_repeat = demo_set.description.spec.env, clock.action_repeat
+    action_repeat = clock.action_repeat
     known = shown = NO_POLICY  # screens of the emulator, what an agent sees
-    retimed: list[Episode] = []
-    for index, old in enumerate(demo_set.episodes):
-        label = f"{demo_set.name}, episode {index}"
+    retimed: list[tuple[int, Episode]] = []
+    for index, old in numbered:
+        label = f"{set_name}, episode {index}"
         on_progress = partial(print_progress, label)
         new = retime_episode(old, env, action_repeat, on_progress, clock=clock, known=known)
         known = add_to_policy(known, new, env, action_repeat, clock)
@@ -71,7 +87,7 @@ def retime_episodes(demo_set: catalog.DemoSet, clock: ClockDisplay) -> list[Epis
             flush=True,
         )
         shown = after.settle()
-        retimed.append(new)
+        retimed.append((index, new))
     return retimed
 
 
