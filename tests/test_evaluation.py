@@ -71,6 +71,18 @@ def test_starts_depend_on_seed_and_respect_max_length(breakout_demos: DemoSet) -
         assert emulator.frame_number < 80
 
 
+def test_starts_leave_out_games_with_steps_of_an_agent(breakout_demos: DemoSet) -> None:
+    """Recoveries and perturbed games are not what the human played."""
+    first, *others = breakout_demos.episodes
+    kept = breakout_demos._replace(episodes=others)
+    for own_steps in ({"first_imitated_step": 3}, {"random_steps": (3,)}):
+        added = breakout_demos._replace(episodes=[replace(first, **own_steps)])
+        starts = draw_human_starts(GAME, [added, kept], EnvConfig(), 0, count=10**6)
+        assert starts == draw_human_starts(GAME, [kept], EnvConfig(), 0, count=10**6)
+        with pytest.raises(DemonstrationError, match="need demonstrations"):
+            draw_human_starts(GAME, [added], EnvConfig(), 0)
+
+
 def test_demos_without_starts_raise(breakout_demos: DemoSet) -> None:
     bare = [Episode(e.planes, e.actions, e.rewards, e.terminal) for e in breakout_demos.episodes]
     for env, demo_sets, reason in (

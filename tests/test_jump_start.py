@@ -335,7 +335,8 @@ def test_games_that_do_not_replay_are_left_out() -> None:
     unverified = replace_fields(recorded, audit=audit)
     verified = replace_fields(recorded, audit=replace_fields(audit, verified=True))
     recovery = replace_fields(recorded, first_imitated_step=1)
-    found = find_recorded_games([demo, recorded, unverified, verified, recovery])
+    perturbed = replace_fields(recorded, random_steps=(1,))
+    found = find_recorded_games([demo, recorded, unverified, verified, recovery, perturbed])
     assert [id(episode) for episode in found] == [id(recorded), id(verified)]
     with pytest.raises(DemonstrationError, match=r"set actor\.jump_start_share 0"):
         find_recorded_games([demo, unverified, recovery])

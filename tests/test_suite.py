@@ -147,7 +147,7 @@ def test_suite_of_five_games_has_one_set_of_settings(
     same: dict[str, Any] = {"env": "", "demos": (), "run__folder": ""}
     assert len({replace(job.config, **same) for job in jobs}) == 1
     for job in jobs:
-        demos = (f"starts/{game_of(job.config.env)}-v0",)
+        demos = tuple(f"{kind}/{game_of(job.config.env)}-v0" for kind in ("starts", "perturbed"))
         assert job.config.demos == demos
         assert job.evaluation == SuiteEvaluation(200, ("noop", "human"), (), demos)
 

@@ -42,7 +42,7 @@ def require_aligned(episode: Episode, action_repeat: int) -> tuple[InputLog, np.
     action_ids, ambiguous = block_majority(rows)
     if ambiguous:
         raise DemonstrationError("its steps have several actions: use demos align first")
-    if episode.first_imitated_step or episode.random_steps:
+    if not episode.is_fully_demonstrated:
         raise DemonstrationError(
             "it has an agent's own steps or random actions: use the set that it was made from"
         )

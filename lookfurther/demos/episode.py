@@ -117,6 +117,11 @@ class Episode:
         """The undiscounted return."""
         return float(self.rewards.astype(np.float64).sum())
 
+    @property
+    def is_fully_demonstrated(self) -> bool:
+        """Whether no action is an agent's own or random."""
+        return not (self.first_imitated_step or self.random_steps)
+
     def __len__(self) -> int:
         """The number of steps."""
         return len(self.actions)

@@ -19,7 +19,7 @@ def episode_from_start(episode: Episode, noop_frames: int, action_repeat: int) -
     log = episode.input_log
     if log is None or len(log.ram_writes) or log.frame_actions[:noop_frames].any():
         return None
-    if episode.first_imitated_step or episode.random_steps:
+    if not episode.is_fully_demonstrated:
         return None
     if (noop_frames - log.phase) % action_repeat:
         return None

@@ -16,13 +16,13 @@ from lookfurther.errors import DemonstrationError
 def find_recorded_games(episodes: Sequence[Episode]) -> list[Episode]:
     """The Atari episodes with an input log that replays to the same game.
 
-    Recoveries are left out: they begin with steps of an agent.
+    Recoveries and perturbed games are left out: some of their steps are an agent's or random.
     """
     games = [
         episode
         for episode in episodes
         if episode.input_log is not None
-        and not episode.first_imitated_step
+        and episode.is_fully_demonstrated
         and (episode.audit is None or episode.audit.verified)
     ]
     if not games:

@@ -159,7 +159,8 @@ def draw_human_starts(
 ) -> list[HumanStart]:
     """States drawn uniformly from all steps of the demonstrations, by replaying their input logs.
 
-    They are at the start of a step and before the maximum episode length.
+    They are at the start of a step and before the maximum episode length. Recoveries and perturbed
+    games are left out: some of their steps are an agent's or random.
     """
     logs = [
         (log, demo_set.description.origin.sticky)
@@ -199,12 +200,13 @@ def _input_logs(env: str, demo_set: DemoSet) -> list[InputLog]:
     name, set_env = demo_set.name, demo_set.description.spec.env
     if set_env != env:
         raise DemonstrationError(f"{name} contains {set_env}, but the agent plays {env}")
-    logs = [episode.input_log for episode in demo_set.episodes if episode.input_log is not None]
+    episodes = [episode for episode in demo_set.episodes if episode.input_log is not None]
+    logs = [e.input_log for e in episodes if e.input_log is not None and e.is_fully_demonstrated]
     if any(log.variant != DEFAULT_VARIANT for log in logs):
         raise DemonstrationError(
             f"{name} was played in another mode or difficulty of the game than the agent plays"
         )
-    if not logs:
+    if not episodes:
         raise DemonstrationError(
             f"{name} has no input logs to replay, so no human starts: record or import it again"
         )
