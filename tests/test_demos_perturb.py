@@ -211,6 +211,10 @@ def test_command_saves_a_verified_set(
     assert episodes[0].random_steps == perturbed.random_steps
     assert episodes[0].actions.tolist() == perturbed.actions.tolist()
     assert main(["demos", "verify", "back"]) == 0
+    capfd.readouterr()
+    assert main(["demos", "show", "back"]) == 0
+    (row,) = [line for line in capfd.readouterr().out.splitlines() if line.startswith("      0 ")]
+    assert row.split()[:4] == ["0", "1", "180", str(180 - count)]
 
 
 @pytest.mark.usefixtures("stored")

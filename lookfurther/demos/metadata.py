@@ -63,6 +63,12 @@ class EpisodeMetadata(NamedTuple):
     random_steps: tuple[int, ...] = ()
 
     @property
+    def demonstrated_steps(self) -> int:
+        """The number of steps without those of an agent and without random actions."""
+        random_steps = sum(step >= self.first_imitated_step for step in self.random_steps)
+        return self.steps - self.first_imitated_step - random_steps
+
+    @property
     def is_verified(self) -> bool:
         """Whether a replay of the episode was equal to it."""
         return self.audit is not None and self.audit.verified

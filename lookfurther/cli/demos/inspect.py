@@ -106,6 +106,7 @@ def summarize_set(demo_set: catalog.DemoSet) -> dict[str, Any]:
             {
                 "return": e.score,
                 "steps": e.steps,
+                "demonstrated_steps": e.demonstrated_steps,
                 "verified": e.is_verified,
                 "terminal": e.terminal,
                 "seed": e.seed,
@@ -183,7 +184,8 @@ def _format_episodes(description: DemoSetDescription, best: int) -> str:
         mark = "best" if i == best else ""
         writes = len(e.reel.writes) if e.reel else 0
         replay = format_audit(e.audit) + (f", {pluralize(writes, 'RAM write')}" if writes else "")
-        size = format_number(e.score), f"{e.steps:,}", str(e.reel.phase) if e.reel else "-"
+        steps = f"{e.steps:,}", f"{e.demonstrated_steps:,}"
+        size = format_number(e.score), *steps, str(e.reel.phase) if e.reel else "-"
         rows.append((str(i), *size, end, verified, mark, replay))
-    header = ("episode", "return", "steps", "phase", "end", "verified", "", "replay")
-    return format_table(header, rows, ">>>><<<<")
+    header = "episode", "return", "steps", "demonstrated", "phase", "end", "verified", "", "replay"
+    return format_table(header, rows, ">>>>><<<<")
