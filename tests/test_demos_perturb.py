@@ -18,7 +18,12 @@ from lookfurther.demos.beam_search import BeamSearch, record_reference
 from lookfurther.demos.delayed_log import without_delay
 from lookfurther.demos.episode import Episode
 from lookfurther.demos.noop_starts import cut_episode, episode_from_start
-from lookfurther.demos.perturbation import MAX_DISTANCE, PerturbationSearch
+from lookfurther.demos.perturbation import (
+    MAX_DISTANCE,
+    PerturbationSearch,
+    PerturbedGame,
+    leave_out_random_actions,
+)
 from lookfurther.demos.playback import make_emulator, play_log
 from lookfurther.demos.ram_distance import ram_distances
 from lookfurther.demos.recovery import RecoverySearch
@@ -131,6 +136,15 @@ def test_lost_game_leaves_out_the_random_actions_before(
     game = search.perturb()
     assert game.random_steps == ()
     assert game.actions.tolist() == crossing.actions.tolist()
+
+
+def test_latest_random_actions_are_left_out() -> None:
+    random_steps = [None, 3, None, 25, 31, None]
+    history = [PerturbedGame(10 * i, [], step) for i, step in enumerate(random_steps)]
+    assert leave_out_random_actions(history, 2) == {20, 30}
+    assert [game.step for game in history] == [0, 10, 20]
+    assert leave_out_random_actions(history, 4) == {0}
+    assert [game.step for game in history] == [0]
 
 
 def test_played_action_replaces_all_others(crossing: Episode) -> None:

@@ -67,22 +67,25 @@ class PerturbationSearch:
         """The games after each interval.
 
         A random action can have an effect that only shows later. Where the game is lost, the latest
-        one is left out. Without any, the game is the demonstration.
+        one is left out; each time that it is lost there again, twice as many. Without any, the game
+        is the demonstration.
         """
         first = self.beam.first_active_step
         start = self._return([self.beam.initial_candidate()], 0, first)
-        history, calm = [PerturbedGame(first, start)], set()  # steps without a random action
+        history, calm = [PerturbedGame(first, start)], set[int]()  # begins of calm intervals
+        lost_step = reached = left_out = 0
         while history[-1].step < self.beam.num_steps:
-            game = self._play_interval(history[-1], is_calm=history[-1].step in calm)
-            if game is not None:
-                history.append(game)
-                if on_progress:
-                    on_progress(game.step, self.beam.num_steps)
+            step = history[-1].step
+            game = self._play_interval(history[-1], is_calm=step in calm)
+            if game is None:
+                left_out = 2 * left_out if step == lost_step else 1
+                lost_step = step
+                calm |= leave_out_random_actions(history, left_out)
                 continue
-            while history[-1].random_step is None:
-                history.pop()
-            history.pop()
-            calm.add(history[-1].step)
+            history.append(game)
+            if on_progress and game.step > reached:
+                reached = game.step
+                on_progress(reached, self.beam.num_steps)
         return history
 
     def _play_interval(self, game: PerturbedGame, is_calm: bool) -> PerturbedGame | None:
@@ -114,6 +117,15 @@ class PerturbationSearch:
             if candidates and candidates[0].distance == 0:
                 candidates = candidates[:1]
         return candidates
+
+
+def leave_out_random_actions(history: list[PerturbedGame], count: int) -> set[int]:
+    """Go back before the latest random actions; returns the first steps of their intervals."""
+    steps = set()
+    while len(history) > 1 and len(steps) < count:
+        if history.pop().random_step is not None:
+            steps.add(history[-1].step)
+    return steps
 
 
 def select_near(candidates: list[Candidate]) -> list[Candidate]:
