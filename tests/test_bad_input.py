@@ -55,6 +55,7 @@ BAD_COMMANDS = [
         "--steps must be 0 or more, not -1",
     ),
     ("demos retime shipped/freeway", 2, "a new set needs a name: give --name"),
+    ("demos perturb shipped/freeway", 2, "a new set needs a name: give --name"),
     ("demos recover used", 2, "recover needs an aligned set: give --demos NAME"),
     (
         "demos recover used --demos a --name n --places 0",
