@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from lookfurther.cli.options.minimums import check_minimums
 from lookfurther.cli.options.parsing import check_writable, parse_options
 from lookfurther.errors import ConfigError
 
@@ -80,17 +81,7 @@ def run(args: list[str]) -> int:
 
 def _check_analyse_options(options: AnalyseOptions) -> None:
     """Raise a ConfigError for the first invalid option."""
-    for name, minimum in (
-        ("every", 0),
-        ("steps", 1),
-        ("episodes", 0),
-        ("max_steps", 1),
-        ("still", 2),
-    ):
-        value = getattr(options, name)
-        if value < minimum:
-            option = name.replace("_", "-")
-            raise ConfigError(f"--{option} must be at least {minimum}, not {value}")
+    check_minimums(options, every=0, steps=1, episodes=0, max_steps=1, still=2)
     if not 0 <= options.epsilon <= 1:
         raise ConfigError(f"--epsilon must be 0 ... 1, not {options.epsilon:g}")
     if not 0 <= options.seed < 2**31:

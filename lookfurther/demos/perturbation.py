@@ -8,7 +8,6 @@ injection of noise into the demonstrations of Laskey et al. 2017 (arXiv:1703.093
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from lookfurther.demos.align import verified_episode
 from lookfurther.demos.aligned_game import require_aligned
+from lookfurther.demos.alignment_search import ProgressCallback
 from lookfurther.demos.beam_search import BeamSearch, BeamSettings, Candidate, record_reference
 from lookfurther.demos.delayed_log import without_delay
 from lookfurther.demos.episode import Episode
@@ -24,8 +24,6 @@ from lookfurther.demos.playback import make_emulator, with_step_actions
 RETURN_BEAM = BeamSettings(24, 2, 0)
 MAX_DISTANCE = 30  # after an interval; less than the penalty for another score or a lost life
 ATTEMPTS = 3  # random actions that are tried in an interval
-
-ProgressCallback = Callable[[int, int], None]  # steps done, steps in total
 
 
 class PerturbedGame(NamedTuple):
@@ -60,8 +58,8 @@ class PerturbationSearch:
         actions = history[-1].candidates[0].action_sequence()
         log = with_step_actions(self.log, actions, self.action_repeat)
         episode = verified_episode(log, self.env, self.action_repeat)
-        random_steps = (game.random_step for game in history if game.random_step is not None)
-        return replace(episode, random_steps=tuple(s for s in random_steps if s < len(episode)))
+        random_steps = tuple(g.random_step for g in history if g.random_step is not None)
+        return replace(episode, random_steps=random_steps)
 
     def _find_games(self, on_progress: ProgressCallback | None) -> list[PerturbedGame]:
         """The games after each interval.

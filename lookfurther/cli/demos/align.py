@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from lookfurther.cli.demos.arguments import NewSetName, SetName
-from lookfurther.cli.demos.formatting import format_episode_size
+from lookfurther.cli.demos.formatting import format_episode_size, print_progress
 from lookfurther.cli.demos.transfer import save_new_set
 from lookfurther.cli.options.parsing import Flag
 from lookfurther.config import ClockUnit
@@ -115,7 +115,8 @@ def align_starts(
         if game is not None:
             trace = trace_episode(game, shown)
             shown.add_game(trace)
-            label, conflicts = f"start {phase}", pluralize(trace.conflicts, "step")
+            label = label_start(set_name, numbered[0], phase)
+            conflicts = pluralize(trace.conflicts, "step")
             print(f"{label}: {conflicts} contradict other starts", flush=True)
             games.append(game)
     return games
@@ -132,13 +133,17 @@ def align_start(
     from lookfurther.demos.align import align_from_start
 
     index, episode, phase = job
-    label = f"{set_name}, episode {index}, start {phase}"
+    label = label_start(set_name, index, phase)
     search = partial(align_from_start, episode, env, action_repeat, phase, policy_table)
     game = _search_alignment(label, search, "left out")
     if game is not None:
         result = f"{format_episode_size(game)}, of {format_number(episode.score)}"
         print(f"{label}: {result}", flush=True)
     return game
+
+
+def label_start(set_name: str, index: int, phase: int) -> str:
+    return f"{set_name}, episode {index}, start {phase}"
 
 
 def check_alignable(demo_set: catalog.DemoSet) -> None:
@@ -204,12 +209,12 @@ def _search_alignment(
     """Run a search and print its progress; return None if it fails."""
     from lookfurther.demos.alignment_search import AlignmentLost
 
-    def print_progress(step: int, steps: int) -> None:
+    def print_some_progress(step: int, steps: int) -> None:
         if step % PROGRESS_PERIOD == 0 or step == steps:
-            print(f"{label}: step {step:,} of {steps:,}", flush=True)
+            print_progress(label, step, steps)
 
     try:
-        return search(print_progress)
+        return search(print_some_progress)
     except AlignmentLost as error:
         print(f"{label}: {error}, {consequence}", flush=True)
         return None

@@ -1,4 +1,4 @@
-"""Numbers, histograms and audits as text."""
+"""Numbers, histograms, audits and progress as text."""
 
 from __future__ import annotations
 
@@ -57,6 +57,11 @@ def format_audited_episode(label: str, episode: Episode) -> str:
     phase = f", phase {episode.input_log.phase}" if episode.input_log else ""
     size, audit = format_episode_size(episode), format_audit(episode.audit)
     return f"{make_printable(label)}: {size}{phase}; {audit}"
+
+
+def print_progress(label: str, step: int, steps: int) -> None:
+    """Print how far a search is."""
+    print(f"{label}: step {step:,} of {steps:,}", flush=True)
 
 
 def format_episode_size(episode: Episode) -> str:

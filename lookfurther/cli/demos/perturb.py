@@ -9,11 +9,11 @@ import tyro
 
 from lookfurther.cli.demos.align import check_alignable
 from lookfurther.cli.demos.arguments import NewSetName, SetName
-from lookfurther.cli.demos.formatting import format_episode_size
+from lookfurther.cli.demos.formatting import format_episode_size, print_progress
 from lookfurther.cli.demos.transfer import save_new_set
+from lookfurther.cli.options.minimums import check_minimums
 from lookfurther.demos import catalog, storage
 from lookfurther.demos.episode import Episode
-from lookfurther.errors import ConfigError
 from lookfurther.system.formatting import pluralize
 from lookfurther.system.processes import parallel_map
 
@@ -38,13 +38,7 @@ class PerturbOptions:
 
 def perturb_set(options: PerturbOptions) -> int:
     """Save a new set with the perturbed episodes; the original ones are not in it."""
-    for option, value, least in (
-        ("interval", options.interval, 2),
-        ("copies", options.copies, 1),
-        ("seed", options.seed, 0),
-    ):
-        if value < least:
-            raise ConfigError(f"--{option} must be at least {least}, not {value}")
+    check_minimums(options, interval=2, copies=1, seed=0)
     name, demo_set = catalog.new_set_id(options.name), catalog.open_set(options.source)
     spec, env_config = demo_set.description.spec, storage.recorded_env_config(demo_set.description)
     check_alignable(demo_set)
@@ -69,12 +63,12 @@ def perturb_episode(
 
     label, episode, seed = job
 
-    def print_progress(step: int, steps: int) -> None:
+    def print_some_progress(step: int, steps: int) -> None:
         if step % PROGRESS_STEPS < interval or step == steps:
-            print(f"{label}: step {step:,} of {steps:,}", flush=True)
+            print_progress(label, step, steps)
 
     search = PerturbationSearch(episode, env, action_repeat, interval, seed)
-    perturbed = search.perturb(print_progress)
+    perturbed = search.perturb(print_some_progress)
     count = pluralize(len(perturbed.random_steps), "random action")
     before = format_episode_size(episode)
     print(f"{label}: {format_episode_size(perturbed)}, {count}, before: {before}", flush=True)

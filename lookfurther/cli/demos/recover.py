@@ -13,6 +13,7 @@ from lookfurther.cli.demos.align import check_alignable
 from lookfurther.cli.demos.arguments import NewSetName, RunPath
 from lookfurther.cli.demos.formatting import format_episode_size
 from lookfurther.cli.demos.transfer import save_new_set
+from lookfurther.cli.options.minimums import check_minimums
 from lookfurther.demos import catalog
 from lookfurther.demos.episode import Episode
 from lookfurther.envs.atari import NOOP_MAX
@@ -82,14 +83,7 @@ def _check_recover_options(options: RecoverOptions) -> None:
     """Raise a ConfigError for the first invalid option."""
     if not options.demos:
         raise ConfigError("recover needs an aligned set: give --demos NAME")
-    for option, value in (
-        ("episodes", options.episodes),
-        ("max-steps", options.max_steps),
-        ("places", options.places),
-        ("interval", options.interval),
-    ):
-        if value < 1:
-            raise ConfigError(f"--{option} must be at least 1, not {value}")
+    check_minimums(options, episodes=1, max_steps=1, places=1, interval=1)
     if not 0 <= options.epsilon <= 1:
         raise ConfigError(f"--epsilon must be between 0 and 1, not {options.epsilon:g}")
     if options.episodes > NOOP_MAX + 1:

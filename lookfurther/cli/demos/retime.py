@@ -9,7 +9,7 @@ import tyro
 
 from lookfurther.cli.demos.align import check_alignable
 from lookfurther.cli.demos.arguments import NewSetName, SetName
-from lookfurther.cli.demos.formatting import format_episode_size
+from lookfurther.cli.demos.formatting import format_episode_size, print_progress
 from lookfurther.cli.demos.transfer import save_new_set
 from lookfurther.config import ClockUnit
 from lookfurther.demos import catalog, storage
@@ -89,7 +89,3 @@ def retime_group(
         shown = after.settle()
         retimed.append((index, new))
     return retimed
-
-
-def print_progress(label: str, step: int, steps: int) -> None:
-    print(f"{label}: step {step:,} of {steps:,}", flush=True)
