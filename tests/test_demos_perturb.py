@@ -138,6 +138,23 @@ def test_lost_game_leaves_out_the_random_actions_before(
     assert game.actions.tolist() == crossing.actions.tolist()
 
 
+def test_game_ends_where_it_stays_lost(crossing: Episode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no game can go on after step 100, the new one ends with the interval before it."""
+    extend = BeamSearch.extend
+
+    def lose_all_games(beam: BeamSearch, candidates: list, begin: int, end: int, *rest) -> list:
+        return extend(beam, candidates if end <= 100 else [], begin, end, *rest)
+
+    monkeypatch.setattr(BeamSearch, "extend", lose_all_games)
+    game = PerturbationSearch(crossing, FREEWAY, 4, INTERVAL, seed=0).perturb()
+    first = int(np.argmax(crossing.actions != 0))
+    assert len(game) == 100 - (100 - first) % INTERVAL
+    assert game.random_steps
+    assert game.random_steps[-1] < len(game)
+    assert game.audit is not None
+    assert game.audit.verified
+
+
 def test_latest_random_actions_are_left_out() -> None:
     random_steps = [None, 3, None, 25, 31, None]
     history = [PerturbedGame(10 * i, [], step) for i, step in enumerate(random_steps)]

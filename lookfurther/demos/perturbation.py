@@ -24,6 +24,7 @@ from lookfurther.demos.playback import make_emulator, with_step_actions
 RETURN_BEAM = BeamSettings(24, 2, 0)
 MAX_DISTANCE = 30  # after an interval; less than the penalty for another score or a lost life
 ATTEMPTS = 3  # random actions that are tried in an interval
+MAX_LEFT_OUT = 64  # random actions that are left out where the game is lost
 
 
 class PerturbedGame(NamedTuple):
@@ -65,26 +66,25 @@ class PerturbationSearch:
         """The games after each interval.
 
         A random action can have an effect that only shows later. Where the game is lost, the latest
-        one is left out; each time that it is lost there again, twice as many. Without any, the game
-        is the demonstration.
+        one is left out, and twice as many each time that it does not get further. After too many,
+        the game ends where it was lost.
         """
         first = self.beam.first_active_step
         start = self._return([self.beam.initial_candidate()], 0, first)
         history, calm = [PerturbedGame(first, start)], set[int]()  # begins of calm intervals
-        lost_step = reached = left_out = 0
-        while history[-1].step < self.beam.num_steps:
-            step = history[-1].step
-            game = self._play_interval(history[-1], is_calm=step in calm)
+        longest, left_out = history.copy(), 1
+        while history[-1].step < self.beam.num_steps and left_out <= MAX_LEFT_OUT:
+            game = self._play_interval(history[-1], is_calm=history[-1].step in calm)
             if game is None:
-                left_out = 2 * left_out if step == lost_step else 1
-                lost_step = step
                 calm |= leave_out_random_actions(history, left_out)
+                left_out *= 2
                 continue
             history.append(game)
-            if on_progress and game.step > reached:
-                reached = game.step
-                on_progress(reached, self.beam.num_steps)
-        return history
+            if game.step > longest[-1].step:
+                longest, left_out = history.copy(), 1
+                if on_progress:
+                    on_progress(game.step, self.beam.num_steps)
+        return longest
 
     def _play_interval(self, game: PerturbedGame, is_calm: bool) -> PerturbedGame | None:
         """The game after one more interval; None if it is lost even without a random action."""

@@ -198,9 +198,10 @@ def find_ambiguous_steps(input_log: InputLog, action_repeat: int) -> np.ndarray:
 
 
 def with_step_actions(input_log: InputLog, action_ids: np.ndarray, action_repeat: int) -> InputLog:
-    """The input log with one action per step, [T] ids, instead of its own actions."""
-    lengths = np.diff(step_ends(input_log, action_repeat))
-    return replace(input_log, frame_actions=np.repeat(action_ids.astype(np.uint8), lengths))
+    """The first steps of an input log, with one action per step, [T] ids, instead of its own."""
+    ends = step_ends(input_log, action_repeat)[: len(action_ids) + 1]
+    frame_actions = np.repeat(action_ids.astype(np.uint8), np.diff(ends))
+    return replace(truncate_log(input_log, int(ends[-1])), frame_actions=frame_actions)
 
 
 def frames_by_step(frames: np.ndarray, action_repeat: int, phase: int = 0) -> np.ndarray:
