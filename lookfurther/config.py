@@ -159,6 +159,8 @@ class LearnerConfig:
     """share of a batch: fixed, falling to 0 over the run, by priority, or in the agent replay"""
     learning_rate: float = 5e-5
     """the optimizer's learning rate"""
+    learning_rate_schedule: Literal["constant", "linear"] = "constant"
+    """learning rate over the run: constant, or falling linearly to 0 at `run.steps`"""
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """adam, or DQN's centred RMSProp"""
     adam_eps: float = 0.01 / 256

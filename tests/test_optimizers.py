@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lookfurther.config import LearnerConfig
 from lookfurther.learner import Learner
 from lookfurther.losses import NEXT_ACTIONS, TD_LOSSES, add_l2_gradients
+from lookfurther.optimizers.adam import Adam
 from lookfurther.optimizers.rmsprop import RMSProp
 from tests.test_learner import CPU, make_batch, make_network, run_update, without_floor
 
@@ -55,6 +56,30 @@ def test_rmsprop_continues_from_its_state() -> None:
         optimizer.step([g], TRUE)
         other.step([g], TRUE)
     assert torch.equal(theta, resumed)
+
+
+@pytest.mark.parametrize("optimizer_type", [Adam, RMSProp])
+def test_step_is_proportional_to_the_learning_rate_of_its_time(
+    optimizer_type: type[Adam] | type[RMSProp],
+) -> None:
+    """Moments do not depend on the rate, so a rate of a quarter gives a quarter of the step."""
+    gradients = torch.randn(3, 5, generator=torch.Generator().manual_seed(0))
+    thetas = torch.zeros(5, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)
+    optimizers = [optimizer_type([theta], 0.1, 1e-3) for theta in thetas]
+    steps = []
+    for g in gradients:
+        before = [theta.clone() for theta in thetas]
+        for optimizer in optimizers:
+            optimizer.step([g.double()], TRUE)
+        steps.append([theta - old for theta, old in zip(thetas, before, strict=True)])
+        optimizers[1].learning_rate.fill_(0.025)
+    assert torch.equal(steps[0][0], steps[0][1])
+    for constant, quarter in steps[1:]:
+        assert torch.allclose(quarter, constant / 4, rtol=1e-9)
+    optimizers[1].learning_rate.fill_(0.0)
+    before_zero = thetas[1].clone()
+    optimizers[1].step([gradients[0].double()], TRUE)
+    assert torch.equal(thetas[1], before_zero)
 
 
 def test_l2_gradient_is_that_of_the_penalty() -> None:

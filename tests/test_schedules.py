@@ -28,6 +28,7 @@ ALL_SCHEDULES: dict[str, Any] = {
     "actor__epsilon_steps": 100,
     "replay__beta_schedule": "linear",
     "learner__demonstrations": "annealed",
+    "learner__learning_rate_schedule": "linear",
     "run__steps": 240,
 }
 
@@ -45,7 +46,7 @@ def test_schedule_that_ends_before_it_starts_jumps_to_its_end() -> None:
 
 
 def test_loop_sets_scheduled_values_of_its_step() -> None:
-    """Learning starts at step 40: epsilon ends at 140, beta and the share at 240."""
+    """Learning starts at step 40: epsilon ends at 140, beta, share and learning rate at 240."""
     with make_loop(make_config(**ALL_SCHEDULES), parts=2) as loop:
         for _ in range(45):  # of two lanes each
             loop.run_iteration()
@@ -57,11 +58,13 @@ def test_loop_sets_scheduled_values_of_its_step() -> None:
         assert loop.mixture.scheduled_share == pytest.approx(0.25 * (1 - 48 / 200))
         for replay in loop.mixture.replays:
             assert float(replay.beta) == pytest.approx(0.4 + 0.6 * 48 / 200)
+        rate = loop.config.learner.learning_rate
+        assert float(loop.learner.optimizer.learning_rate) == pytest.approx(rate * (1 - 48 / 200))
 
 
 def test_importance_weights_follow_scheduled_beta() -> None:
     with make_loop(make_config(**ALL_SCHEDULES), parts=1) as loop:
-        replay, (_, beta, _) = loop.mixture.replays[1], loop.schedules
+        replay, (_, beta, _, _) = loop.mixture.replays[1], loop.schedules
         replay.update_priorities(torch.arange(40), torch.linspace(0.1, 3, 40))
         for value in (0.4, 0.9):
             beta.set_value(value)
@@ -128,11 +131,13 @@ DQFD_SETTINGS: dict[str, Any] = {
     "learner__demonstrations": "priority",
     "learner__pretraining_updates": 120,
     "learner__optimizer": "rmsprop",
+    "learner__learning_rate_schedule": "linear",
     "learner__l2_weight": 1e-5,
     "learner__td_loss": "squared",
 }
 ANNEALED_SETTINGS: dict[str, Any] = {
     "learner__demonstrations": "annealed",
+    "learner__learning_rate_schedule": "linear",
     "replay__beta_schedule": "linear",
 }
 

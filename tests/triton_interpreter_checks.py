@@ -224,7 +224,9 @@ def check_updates() -> None:
             if kernels:
                 mixture.compile()
             runner = UpdateRunner(mixture, learner)
-            runner.run(2)
+            runner.run(1)
+            learner.optimizer.learning_rate.mul_(0.5)
+            runner.run(1)
         passes = learner.objective.passes
         assert kernels == passes.takes_raw_observations == (learner.fused_step is not None)
         assert kernels == (passes.actor_q_function is dueling.dueling_values)

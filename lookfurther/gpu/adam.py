@@ -52,8 +52,8 @@ def compute_step_factors(
     norm_ptr,
     norm_sum_ptr,
     all_finite_ptr,
+    learning_rate_ptr,
     max_norm,
-    learning_rate,
     NUM_TENSORS: tl.constexpr,
     BLOCK_TENSORS: tl.constexpr,
     NUM_PARTIALS: tl.constexpr,
@@ -72,6 +72,7 @@ def compute_step_factors(
     is_finite = tl.abs(norm + tl.load(loss_ptr)) < float("inf")
     steps = tl.load(steps_ptr)
     t = steps.to(tl.float64) + 1.0
+    learning_rate = tl.load(learning_rate_ptr)
     tl.store(factors_ptr, tl.minimum(max_norm / norm, 1.0))
     tl.store(factors_ptr + 1, (learning_rate / (1.0 - tl.exp(t * LOG_BETA_1))).to(tl.float32))
     tl.store(factors_ptr + 2, (1.0 / (1.0 - tl.exp(t * LOG_BETA_2))).to(tl.float32))
@@ -186,7 +187,7 @@ class FusedAdam:
         norm, steps = torch.empty_like(norm_sum), self.adam.steps
         cast(Any, compute_step_factors)[(1,)](
             *(self.partials, loss, steps, self.factors, norm, norm_sum),
-            *(all_finite.view(torch.uint8), self.max_norm, self.adam.learning_rate),
+            *(all_finite.view(torch.uint8), self.adam.learning_rate, self.max_norm),
             NUM_TENSORS=len(steps),
             BLOCK_TENSORS=triton.next_power_of_2(len(steps)),
             NUM_PARTIALS=len(self.partials),

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from lookfurther.master_weights import MasterWeights
+from lookfurther.optimizers.learning_rate import make_learning_rate
 from lookfurther.system.acceleration import load_kernels
 
 # Clips and applies gradients, given also the loss, the sum of norms and the finiteness flag.
@@ -23,7 +24,8 @@ class Adam:
     name = "adam"  # of its file in a checkpoint
 
     def __init__(self, parameters: Sequence[Tensor], learning_rate: float, eps: float) -> None:
-        self.parameters, self.learning_rate, self.eps = list(parameters), learning_rate, eps
+        self.parameters, self.eps = list(parameters), eps
+        self.learning_rate = make_learning_rate(learning_rate, self.parameters[0])
         self.first_moments = [torch.zeros_like(p) for p in self.parameters]
         self.second_moments = [torch.zeros_like(p) for p in self.parameters]
         self.steps = torch.zeros(len(self.parameters), device=self.parameters[0].device)

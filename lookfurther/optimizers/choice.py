@@ -17,6 +17,7 @@ class Optimizer(Protocol):
     """Moments of the gradients of all parameters, and the step that they determine."""
 
     name: str  # of its file in a checkpoint
+    learning_rate: Tensor
 
     def step(self, gradients: list[Tensor], all_finite: Tensor) -> None:
         """One step, skipped if the gradients are not all finite."""

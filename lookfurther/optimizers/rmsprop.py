@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lookfurther.master_weights import MasterWeights
 from lookfurther.optimizers.adam import FusedStep
+from lookfurther.optimizers.learning_rate import make_learning_rate
 
 DECAY = 0.95
 
@@ -23,7 +24,8 @@ class RMSProp:
     name = "rmsprop"  # of its file in a checkpoint
 
     def __init__(self, parameters: Sequence[Tensor], learning_rate: float, eps: float) -> None:
-        self.parameters, self.learning_rate, self.eps = list(parameters), learning_rate, eps
+        self.parameters, self.eps = list(parameters), eps
+        self.learning_rate = make_learning_rate(learning_rate, self.parameters[0])
         self.means = [torch.zeros_like(p) for p in self.parameters]
         self.squares = [torch.zeros_like(p) for p in self.parameters]
 

@@ -44,7 +44,7 @@ class TrainingLoop:
         self.update_runner = UpdateRunner(mixture, learner)
         self.launch_limit = LaunchLimit(self.update_runner.device)
         chunk_source.connect_replay(mixture.agent)
-        self.schedules = build_schedules(config, chunk_source, mixture)
+        self.schedules = build_schedules(config, chunk_source, mixture, learner)
         start_value_backup(config, mixture, learner)
         self.wait_seconds = {"wait_environments": 0.0, "wait_learner": 0.0}
 

@@ -10,6 +10,7 @@ import torch
 
 from lookfurther.array_api import to_native
 from lookfurther.config import Config
+from lookfurther.learner import Learner
 from lookfurther.replay.mixture import ReplayMixture
 from lookfurther.replay.shared import AnnealedMixture
 from lookfurther.schedules import linear_schedule
@@ -20,17 +21,18 @@ class Schedule(NamedTuple):
     """A value that the training loop sets before each iteration."""
 
     value_at: Callable[[int], float]  # of the number of agent steps
-    set_value: Callable[[float], None]
+    set_value: Callable[[float], object]
 
 
 def build_schedules(
-    config: Config, chunk_source: ChunkSource, mixture: ReplayMixture
+    config: Config, chunk_source: ChunkSource, mixture: ReplayMixture, learner: Learner
 ) -> list[Schedule]:
     """The schedules that the configuration selects."""
     return [
         *_epsilon_schedules(config, chunk_source),
         *_beta_schedules(config, mixture),
         *_demo_share_schedules(config, mixture),
+        *_learning_rate_schedules(config, learner),
     ]
 
 
@@ -55,6 +57,12 @@ def _demo_share_schedules(config: Config, mixture: ReplayMixture) -> Iterator[Sc
     if isinstance(mixture, AnnealedMixture):
         value_at = _over_run(config, mixture.initial_share, 0.0)
         yield Schedule(value_at, partial(setattr, mixture, "scheduled_share"))
+
+
+def _learning_rate_schedules(config: Config, learner: Learner) -> Iterator[Schedule]:
+    if config.learner.learning_rate_schedule == "linear":
+        value_at = _over_run(config, config.learner.learning_rate, 0.0)
+        yield Schedule(value_at, learner.optimizer.learning_rate.fill_)
 
 
 def _over_run(config: Config, start: float, end: float) -> Callable[[int], float]:
