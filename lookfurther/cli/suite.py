@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from lookfurther.cli.options.minimums import check_minimums
 from lookfurther.cli.options.parsing import parse_options
 from lookfurther.errors import ConfigError
 from lookfurther.system.formatting import pluralize
@@ -54,8 +55,7 @@ class SuiteOptions:
 def run(args: list[str]) -> int:
     """Train and evaluate the runs that are not done; return 1 unless all are done at the end."""
     options = parse_options(SuiteOptions, SuiteOptions(), args, "lookfurther suite")
-    if options.parallel < 1:
-        raise ConfigError(f"--parallel must be at least 1, not {options.parallel}")
+    check_minimums(options, parallel=1)
     from lookfurther.evaluation import suite, suite_runs
 
     name, data = suite.read_suite(options.suite)

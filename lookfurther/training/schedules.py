@@ -21,7 +21,7 @@ class Schedule(NamedTuple):
     """A value that the training loop sets before each iteration."""
 
     value_at: Callable[[int], float]  # of the number of agent steps
-    set_value: Callable[[float], object]
+    set_value: Callable[[float], None]
 
 
 def build_schedules(
@@ -62,7 +62,7 @@ def _demo_share_schedules(config: Config, mixture: ReplayMixture) -> Iterator[Sc
 def _learning_rate_schedules(config: Config, learner: Learner) -> Iterator[Schedule]:
     if config.learner.learning_rate_schedule == "linear":
         value_at = _over_run(config, config.learner.learning_rate, 0.0)
-        yield Schedule(value_at, learner.optimizer.learning_rate.fill_)
+        yield Schedule(value_at, partial(_set_array, learner.optimizer.learning_rate))
 
 
 def _over_run(config: Config, start: float, end: float) -> Callable[[int], float]:
